@@ -40,13 +40,13 @@ impl HostSample {
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let growth = |new: Option<Span>, old: Option<Span>| Some(new?.saturating_sub(old?));
-        let counted = |new: Option<u32>, old: Option<u32>| Some(new?.wrapping_sub(old?));
+        let difference = |new: Option<u32>, old: Option<u32>| Some(new?.wrapping_sub(old?));
         Self {
             run_delay: growth(self.run_delay, before.run_delay),
-            involuntary_switches: counted(self.involuntary_switches, before.involuntary_switches),
+            involuntary_switches: difference(self.involuntary_switches, before.involuntary_switches),
             steal: growth(self.steal, before.steal),
             // A recreated interface counts from zero.
-            early_drops: counted(self.early_drops, before.early_drops)
+            early_drops: difference(self.early_drops, before.early_drops)
                 .filter(|growth| *growth <= u32::MAX / 2),
             ..*self
         }
@@ -59,12 +59,13 @@ impl HostSample {
         let sum = |new: Option<Span>, old: Option<Span>| {
             Some(Span::from_nanos(new?.as_nanos().saturating_add(old.unwrap_or_default().as_nanos())))
         };
-        let counted = |new: Option<u32>, old: Option<u32>| Some(new?.saturating_add(old.unwrap_or_default()));
+        let difference =
+            |new: Option<u32>, old: Option<u32>| Some(new?.saturating_add(old.unwrap_or_default()));
         Self {
             run_delay: sum(self.run_delay, earlier.run_delay),
-            involuntary_switches: counted(self.involuntary_switches, earlier.involuntary_switches),
+            involuntary_switches: difference(self.involuntary_switches, earlier.involuntary_switches),
             steal: sum(self.steal, earlier.steal),
-            early_drops: counted(self.early_drops, earlier.early_drops),
+            early_drops: difference(self.early_drops, earlier.early_drops),
             ..*self
         }
     }

@@ -36,9 +36,9 @@ impl<W: fmt::Write> fmt::Write for Escaper<W> {
         while let Some(at) = rest.find(is_unprintable) {
             let (plain, found) = rest.split_at(at);
             self.0.write_str(plain)?;
-            let mut behind = found.chars();
-            behind.next().map_or(Ok(()), |c| escape(&mut self.0, c))?;
-            rest = behind.as_str();
+            let mut following = found.chars();
+            following.next().map_or(Ok(()), |c| escape(&mut self.0, c))?;
+            rest = following.as_str();
         }
         self.0.write_str(rest)
     }

@@ -54,9 +54,9 @@ impl Verdict {
     /// affects the sum.
     pub fn mixed(shares: &[(Cause, f64)]) -> Option<Self> {
         let valid = shares.iter().all(|(_, share)| (0.0..=1.0).contains(share));
-        let whole: f64 = shares.iter().map(|(_, share)| share).sum();
+        let sum_of_shares: f64 = shares.iter().map(|(_, share)| share).sum();
         let of = |cause| shares.iter().filter(|known| known.0 == cause).map(|known| known.1).sum();
-        (valid && whole <= 1.0 + 1e-9).then(|| Self {
+        (valid && sum_of_shares <= 1.0 + 1e-9).then(|| Self {
             receiver_host: of(Cause::ReceiverHost),
             congestion: of(Cause::Congestion),
             random: of(Cause::Random),
@@ -158,15 +158,15 @@ impl CauseCounts {
     }
 
     /// Returns the number of all lost packets.
-    pub fn whole(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.0.iter().fold(0, |sum, packets| sum.saturating_add(*packets))
     }
 
     /// Returns each cause's share; `None` if nothing was lost.
     pub fn verdict(&self) -> Option<Verdict> {
-        let whole = self.whole();
-        let shares = Cause::ALL.map(|cause| (cause, self.of(cause) as f64 / whole as f64));
-        if whole > 0 { Verdict::mixed(&shares) } else { None }
+        let total = self.total();
+        let shares = Cause::ALL.map(|cause| (cause, self.of(cause) as f64 / total as f64));
+        if total > 0 { Verdict::mixed(&shares) } else { None }
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn counts_become_shares() {
-        assert_eq!((CauseCounts::default().verdict(), CauseCounts::default().whole()), (None, 0));
+        assert_eq!((CauseCounts::default().verdict(), CauseCounts::default().total()), (None, 0));
         let mut counts: CauseCounts = Cause::ALL.into_iter().zip([30, 40, 10, 0, 20]).collect();
         assert_eq!(Cause::ALL.map(|cause| counts.of(cause)), [30, 40, 10, 0, 20]);
         let verdict = counts.verdict().unwrap();
@@ -184,10 +184,10 @@ mod tests {
             assert!((verdict.share(cause) - share).abs() < 1e-12, "{cause:?}: {verdict:?}");
         }
         counts.attribute(Cause::Random, Cause::ReceiverHost);
-        assert_eq!((counts.of(Cause::ReceiverHost), counts.of(Cause::Random), counts.whole()), (40, 0, 100));
+        assert_eq!((counts.of(Cause::ReceiverHost), counts.of(Cause::Random), counts.total()), (40, 0, 100));
         assert_eq!(counts.attribute_some(Cause::Congestion, Cause::Random, 15), 15);
         assert_eq!(counts.attribute_some(Cause::Random, Cause::Outage, 99), 15);
-        assert_eq!((counts.of(Cause::Congestion), counts.of(Cause::Random), counts.whole()), (25, 0, 100));
+        assert_eq!((counts.of(Cause::Congestion), counts.of(Cause::Random), counts.total()), (25, 0, 100));
     }
 
     #[test]

@@ -18,12 +18,12 @@ pub enum Metric {
 /// Number of bursts, each lost completely and longer than one packet, from which on a window is attributed to
 /// the host. Our choice, as [`MIN_BURST_LENGTH`]: of 2,541 real windows of networks with a loss rate below
 /// 0.001 nine met one of the two criteria, of 2,838 of hosts all but three.
-const MIN_WHOLE_BURSTS: usize = 4;
+const MIN_COMPLETE_BURSTS: usize = 4;
 /// Minimum packets of the shortest burst if there are fewer bursts: a full queue rarely drops as many in a
 /// row.
 const MIN_BURST_LENGTH: u64 = 4;
 /// Probability of that if the network loses packets: Laplace's rule of succession for these windows.
-const NETWORK_LOSES_THEM: f64 = 10.0 / 2_543.0;
+const NETWORK_PROBABILITY: f64 = 10.0 / 2_543.0;
 
 /// Diagnosis of the losses of one transmission window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,7 +36,7 @@ pub struct Diagnosis {
 
 impl Diagnosis {
     /// Probability from which on a cause is certain (dickens-classifier, section 2.2).
-    pub const CERTAIN: f64 = 0.95;
+    pub const CERTAIN_PROBABILITY: f64 = 0.95;
     /// Insufficient data for a diagnosis.
     pub const NOTHING: Self = Self { metric: None, p_host: 0.5 };
 
@@ -47,9 +47,9 @@ impl Diagnosis {
 
     /// Returns the cause if it is certain enough.
     pub fn cause(&self) -> Cause {
-        if self.p_host >= Self::CERTAIN {
+        if self.p_host >= Self::CERTAIN_PROBABILITY {
             Cause::ReceiverHost
-        } else if self.p_network() >= Self::CERTAIN {
+        } else if self.p_network() >= Self::CERTAIN_PROBABILITY {
             Cause::Congestion
         } else {
             Cause::Inconclusive
@@ -74,27 +74,28 @@ impl Model {
         let loss_rate = sample.loss_rate();
         let by_success = self.by_success(sample);
         let diagnosis = if self.complexity_range.contains(loss_rate) {
-            let told = sample.complexity.map(|value| self.posterior(Metric::Complexity, value, loss_rate));
-            told.map(|told| self.unless_contradicted(told, by_success))
+            let diagnosis =
+                sample.complexity.map(|value| self.posterior(Metric::Complexity, value, loss_rate));
+            diagnosis.map(|diagnosis| self.unless_contradicted(diagnosis, by_success))
         } else if self.success_range.contains(loss_rate) {
             by_success
         } else {
             None
         };
-        let with_bursts = |told| self.with_bursts(told, sample.burst_density);
+        let with_bursts = |diagnosis| self.with_bursts(diagnosis, sample.burst_density);
         diagnosis.map_or(Diagnosis::NOTHING, with_bursts)
     }
 
     /// Uses the burst density to decide where the other measures are inconclusive, and to contradict them.
-    fn with_bursts(&self, told: Diagnosis, density: Option<f64>) -> Diagnosis {
+    fn with_bursts(&self, diagnosis: Diagnosis, density: Option<f64>) -> Diagnosis {
         let spreads = self.host.burst_density.zip(self.network.burst_density);
         let Some(((host, network), density)) = spreads.zip(density).filter(|_| self.both_measures) else {
-            return told;
+            return diagnosis;
         };
-        let by_bursts = Diagnosis { p_host: self.p_host(density.ln(), [host, network]), ..told };
-        match told.cause() {
+        let by_bursts = Diagnosis { p_host: self.p_host(density.ln(), [host, network]), ..diagnosis };
+        match diagnosis.cause() {
             Cause::Inconclusive => by_bursts,
-            _ => self.unless_contradicted(told, Some(by_bursts)),
+            _ => self.unless_contradicted(diagnosis, Some(by_bursts)),
         }
     }
 
@@ -102,31 +103,32 @@ impl Model {
     /// are followed by another one. With both measures such windows are not attributed to congestion, and
     /// many or long bursts are attributed to the host.
     fn by_success(&self, sample: &Sample) -> Option<Diagnosis> {
-        let told = self.posterior(Metric::SuccessProportion, sample.success_proportion?, sample.loss_rate());
-        Some(match sample.whole_bursts.filter(|_| self.both_measures) {
-            Some(bursts) if bursts.number >= MIN_WHOLE_BURSTS || bursts.shortest >= MIN_BURST_LENGTH => {
-                Diagnosis { p_host: 1.0 / (1.0 + NETWORK_LOSES_THEM), ..told }
+        let diagnosis =
+            self.posterior(Metric::SuccessProportion, sample.success_proportion?, sample.loss_rate());
+        Some(match sample.complete_bursts.filter(|_| self.both_measures) {
+            Some(bursts) if bursts.number >= MIN_COMPLETE_BURSTS || bursts.shortest >= MIN_BURST_LENGTH => {
+                Diagnosis { p_host: 1.0 / (1.0 + NETWORK_PROBABILITY), ..diagnosis }
             }
-            Some(_) if told.cause() == Cause::Congestion => Diagnosis { p_host: 0.5, ..told },
-            _ => told,
+            Some(_) if diagnosis.cause() == Cause::Congestion => Diagnosis { p_host: 0.5, ..diagnosis },
+            _ => diagnosis,
         })
     }
 
     /// Returns the diagnosis by one measure, unless the other one contradicts it.
-    fn unless_contradicted(&self, told: Diagnosis, other: Option<Diagnosis>) -> Diagnosis {
-        let causes = [Some(told), other].map(|told| told.map(|told| told.cause()));
+    fn unless_contradicted(&self, diagnosis: Diagnosis, other: Option<Diagnosis>) -> Diagnosis {
+        let causes = [Some(diagnosis), other].map(|diagnosis| diagnosis.map(|diagnosis| diagnosis.cause()));
         let is_contradicted = matches!(
             causes,
             [Some(Cause::ReceiverHost), Some(Cause::Congestion)]
                 | [Some(Cause::Congestion), Some(Cause::ReceiverHost)]
         );
-        if self.both_measures && is_contradicted { Diagnosis { p_host: 0.5, ..told } } else { told }
+        if self.both_measures && is_contradicted { Diagnosis { p_host: 0.5, ..diagnosis } } else { diagnosis }
     }
 
     /// Diagnoses windows together that each lost too few packets: by success proportion, at any loss rate.
     pub fn by_success_proportion(&self, windows: &Sample) -> Diagnosis {
-        let told = self.by_success(windows);
-        told.map_or(Diagnosis::NOTHING, |told| self.with_bursts(told, windows.burst_density))
+        let diagnosis = self.by_success(windows);
+        diagnosis.map_or(Diagnosis::NOTHING, |diagnosis| self.with_bursts(diagnosis, windows.burst_density))
     }
 
     /// Equation 3, with equal prior probabilities.
@@ -140,8 +142,8 @@ impl Model {
     /// atypical of both (the single losses of `CoDel`); with both measures it counts as typical.
     fn p_host(&self, measured: f64, [host, network]: [Spread; 2]) -> f64 {
         let likelihood = |of: Spread, other: Spread| {
-            let beyond = (measured - of.mean) * (other.mean - of.mean) < 0.0;
-            if self.both_measures && beyond { 1.0 } else { likelihood(measured, of) }
+            let is_extreme = (measured - of.mean) * (other.mean - of.mean) < 0.0;
+            if self.both_measures && is_extreme { 1.0 } else { likelihood(measured, of) }
         };
         let (host, network) = (likelihood(host, network), likelihood(network, host));
         if host.max(network) <= self.negligible { 0.5 } else { host / (host + network) }
@@ -191,7 +193,7 @@ mod tests {
             complexity,
             success_proportion,
             burst_density: None,
-            whole_bursts: None,
+            complete_bursts: None,
         }
     }
 
@@ -217,8 +219,8 @@ mod tests {
     fn the_posterior_follows_bayes_rule_over_both_tails() {
         // One deviation from the host's mean, three from the network's: 0.31731 and 0.0026998 lie as far out.
         let diagnosis = model().classify(&sample(1_000, 0.4, 0.0));
-        let wanted = 0.317_310_508 / (0.317_310_508 + 0.002_699_796);
-        assert!((diagnosis.p_host - wanted).abs() < 1e-6, "{diagnosis:?}");
+        let expected = 0.317_310_508 / (0.317_310_508 + 0.002_699_796);
+        assert!((diagnosis.p_host - expected).abs() < 1e-6, "{diagnosis:?}");
         assert_eq!(diagnosis.cause(), Cause::ReceiverHost);
         // Half-way between both.
         let diagnosis = model().classify(&sample(1_000, 0.5, 0.0));
@@ -265,8 +267,8 @@ mod tests {
             (0.3, 0.3, Cause::ReceiverHost, Cause::ReceiverHost),
         ] {
             let sample = Sample { burst_density: Some(density), ..sample(1_000, complexity, 0.5) };
-            let told = [&papers, &all].map(|model| model.classify(&sample).cause());
-            assert_eq!(told, [alone, together], "{complexity}, {density}");
+            let expected = [&papers, &all].map(|model| model.classify(&sample).cause());
+            assert_eq!(expected, [alone, together], "{complexity}, {density}");
         }
     }
 
@@ -297,11 +299,11 @@ mod tests {
     #[test]
     fn values_beyond_a_causes_mean_are_typical_of_it() {
         let both = Model { both_measures: true, ..model() };
-        for (complexity, told) in [(-0.25, Cause::ReceiverHost), (1.5, Cause::Congestion)] {
+        for (complexity, expected) in [(-0.25, Cause::ReceiverHost), (1.5, Cause::Congestion)] {
             let sample = sample(1_000, complexity, 0.5);
             assert_eq!(
                 [model(), both.clone()].map(|model| model.classify(&sample).cause()),
-                [Cause::Inconclusive, told]
+                [Cause::Inconclusive, expected]
             );
         }
         // Few words, as a host's, though no loss follows another.
@@ -327,9 +329,9 @@ mod tests {
     proptest! {
         #[test]
         fn probabilities_stay_within_bounds(lost in 0u64..=100_000, complexity in 0.0f64..1.0, success in 0.0f64..1.0) {
-            let credulous = Model { negligible: 0.0, host: CauseModel { complexity_deviation: 1e-9, ..model().host }, ..model() };
-            let credulous = Model { network: CauseModel { complexity_deviation: 1e-9, ..model().network }, ..credulous };
-            for model in [model(), credulous, Model::shipped().clone()] {
+            let lenient = Model { negligible: 0.0, host: CauseModel { complexity_deviation: 1e-9, ..model().host }, ..model() };
+            let lenient = Model { network: CauseModel { complexity_deviation: 1e-9, ..model().network }, ..lenient };
+            for model in [model(), lenient, Model::shipped().clone()] {
                 let diagnosis = model.classify(&sample(lost, complexity, success));
                 prop_assert!((0.0..=1.0).contains(&diagnosis.p_host), "{:?}", diagnosis);
             }

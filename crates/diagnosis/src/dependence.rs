@@ -29,7 +29,7 @@ impl DelayInterval {
     }
 
     /// Returns the sums of packets and losses.
-    fn whole<'a>(of: impl Iterator<Item = &'a Self>) -> Self {
+    fn sum<'a>(of: impl Iterator<Item = &'a Self>) -> Self {
         of.fold(Self::default(), |sum, one| Self {
             packets: sum.packets + one.packets,
             lost: sum.lost + one.lost,
@@ -135,19 +135,19 @@ impl DelayFinding {
         }
         let (low, high) = (at(0.05), at(0.95));
         let range = high.saturating_sub(low);
-        let losing = Losing::of(intervals, low + range.mul_f64(SHORT));
+        let lossy = LossyIntervals::of(intervals, low + range.mul_f64(SHORT));
         let has_range = high.saturating_sub(delays[0]) >= MIN_RANGE;
         let was_empty = delays[0] <= empty + NO_QUEUE;
         let has_contrast = range >= at(0.5).saturating_sub(empty).mul_f64(MIN_CONTRAST);
         let may_be_medium = was_empty && has_contrast;
         let dependence = if has_range && correlation(intervals, &mut scratch.order) > SIGNIFICANT {
             Dependence::Dependent
-        } else if may_be_medium && losing.is_often_enough() && losing.is_rate_alike() {
+        } else if may_be_medium && lossy.is_frequent_enough() && lossy.is_rate_alike() {
             Dependence::Independent
         } else {
             Dependence::Unknown
         };
-        let medium_rate = if may_be_medium { losing.medium_rate() } else { 0.0 };
+        let medium_rate = if may_be_medium { lossy.medium_rate() } else { 0.0 };
         let onset =
             if medium_rate > 0.0 { delay_onset(intervals, medium_rate, &mut scratch.order) } else { None };
         Self { dependence, medium_rate, onset }
@@ -157,8 +157,8 @@ impl DelayFinding {
 /// Returns the delay from which on a queue drops, beside a medium with the loss rate `rate`.
 fn delay_onset(intervals: &[DelayInterval], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
     sort_by_delay(intervals, order);
-    let told = |at: usize| (at, evidence(intervals[at].packets, intervals[at].lost, rate));
-    onset(order.iter().rev().map(|(_, at)| told(*at))).map(|at| intervals[at].delay)
+    let evidence_at = |at: usize| (at, evidence(intervals[at].packets, intervals[at].lost, rate));
+    onset(order.iter().rev().map(|(_, at)| evidence_at(*at))).map(|at| intervals[at].delay)
 }
 
 /// Returns the evidence of an interval for [`ONSET_FACTOR`] times the medium's loss rate `rate`: the
@@ -183,7 +183,7 @@ pub(crate) fn onset(ordered: impl Iterator<Item = (usize, f64)>) -> Option<usize
 }
 
 /// Intervals of short delay with losses.
-struct Losing {
+struct LossyIntervals {
     intervals: f64,
     /// Number of intervals of short delay.
     of: f64,
@@ -194,23 +194,23 @@ struct Losing {
     /// Loss rate at short delays.
     rate: f64,
     /// Overall loss rate.
-    whole_rate: f64,
+    overall_rate: f64,
 }
 
-impl Losing {
+impl LossyIntervals {
     fn of(intervals: &[DelayInterval], upto: Span) -> Self {
         let is_losing = |interval: &&DelayInterval| interval.lost > 0;
         let all = intervals.iter().filter(is_losing).count() as f64;
         let short = || intervals.iter().filter(|interval| interval.delay <= upto);
-        let (of, whole) = (short().count() as f64, DelayInterval::whole(short()));
-        let every = DelayInterval::whole(intervals.iter());
+        let (of, sum) = (short().count() as f64, DelayInterval::sum(short()));
+        let every = DelayInterval::sum(intervals.iter());
         Self {
             intervals: short().filter(is_losing).count() as f64,
             of,
-            packets: whole.packets as f64 / of,
+            packets: sum.packets as f64 / of,
             expected: all * of / intervals.len() as f64,
-            rate: whole.loss_rate(),
-            whole_rate: every.loss_rate(),
+            rate: sum.loss_rate(),
+            overall_rate: every.loss_rate(),
         }
     }
 
@@ -225,13 +225,13 @@ impl Losing {
         self.rate.min(-lossless.ln() / self.packets.max(1.0))
     }
 
-    fn is_often_enough(&self) -> bool {
+    fn is_frequent_enough(&self) -> bool {
         self.expected >= MIN_EXPECTED && self.intervals >= self.expected * INDEPENDENT_SHARE
     }
 
     /// Guards against a queue that was full for a moment, which raises the overall rate only.
     fn is_rate_alike(&self) -> bool {
-        self.rate >= self.whole_rate * INDEPENDENT_RATE
+        self.rate >= self.overall_rate * INDEPENDENT_RATE
     }
 }
 
@@ -239,18 +239,18 @@ impl Losing {
 /// deviations; 0 if either is constant. Ranks of loss rates would be unsuitable: intervals of few packets
 /// mostly lose none, and in slow start these have short delays.
 fn correlation(intervals: &[DelayInterval], order: &mut Vec<(f64, usize)>) -> f64 {
-    let rate = DelayInterval::whole(intervals.iter()).loss_rate();
+    let rate = DelayInterval::sum(intervals.iter()).loss_rate();
     let count = intervals.len() as f64;
     sort_by_delay(intervals, order);
     let (mut before, mut product, mut ranks, mut sum, mut squares) = (0.0, 0.0, 0.0, 0.0, 0.0);
-    for alike in order.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
+    for ties in order.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
         // Mean of their ranks, minus the overall mean.
-        let rank = before + alike.len() as f64 / 2.0 - count / 2.0;
-        for excess in alike.iter().map(|(_, at)| intervals[*at].excess(rate)) {
+        let rank = before + ties.len() as f64 / 2.0 - count / 2.0;
+        for excess in ties.iter().map(|(_, at)| intervals[*at].excess(rate)) {
             (product, ranks) = (product + rank * excess, ranks + rank * rank);
             (sum, squares) = (sum + excess, squares + excess * excess);
         }
-        before += alike.len() as f64;
+        before += ties.len() as f64;
     }
     let spread = (ranks * (squares - sum * sum / count)).sqrt();
     if spread > 0.0 { product / spread * (count - 1.0).sqrt() } else { 0.0 }
@@ -282,7 +282,7 @@ mod tests {
     }
 
     /// Ten saw-teeth of 50 intervals, from `empty` to `most` above it; `lost` returns each one's losses.
-    fn teeth(empty: Span, most: Span, lost: impl Fn(u64, f64) -> u64) -> Vec<DelayInterval> {
+    fn saw_tooth(empty: Span, most: Span, lost: impl Fn(u64, f64) -> u64) -> Vec<DelayInterval> {
         let interval = |n: u64| {
             let height = (n % 50) as f64 / 49.0;
             DelayInterval { delay: empty + most.mul_f64(height), packets: 400, lost: lost(n, height) }
@@ -312,9 +312,9 @@ mod tests {
         // Ranks 0, 2, 1 and 3.5 twice, minus 2; their squares sum to 9.5, those of the excesses to 5.388 889.
         let product = -2.0 * excess[0] - excess[2] + 1.5 * (excess[3] + excess[4]);
         let sum: f64 = excess.iter().sum();
-        let wanted = product / (9.5f64 * (5.388_889 - sum * sum / 5.0)).sqrt() * 2.0;
+        let expected = product / (9.5f64 * (5.388_889 - sum * sum / 5.0)).sqrt() * 2.0;
         let found = correlation(&intervals, &mut Vec::new());
-        assert!((found - wanted).abs() < 1e-5, "{found}, {wanted}");
+        assert!((found - expected).abs() < 1e-5, "{found}, {expected}");
         assert_eq!(of(&[]), DelayFinding::default());
         assert_eq!(of(&intervals).dependence, Dependence::Unknown);
     }
@@ -347,16 +347,17 @@ mod tests {
     #[test]
     fn a_queue_that_never_empties_and_one_that_drops_early_are_queues() {
         // A standing delay of 13 ms; losses at the top.
-        let stands = teeth(
-            Span::from_millis(23),
-            Span::from_millis(7),
-            |n, height| {
-                if height > 0.9 { n % 7 } else { 0 }
-            },
-        );
+        let standing =
+            saw_tooth(
+                Span::from_millis(23),
+                Span::from_millis(7),
+                |n, height| {
+                    if height > 0.9 { n % 7 } else { 0 }
+                },
+            );
         // The less likely the shorter the queue, as with RED.
-        let early = teeth(EMPTY, Span::from_millis(3), |n, height| medium(0.01 * height * height, n, 1));
-        for queue in [&stands, &early] {
+        let early = saw_tooth(EMPTY, Span::from_millis(3), |n, height| medium(0.01 * height * height, n, 1));
+        for queue in [&standing, &early] {
             assert_eq!(of(queue).dependence, Dependence::Dependent, "{:?}", of(queue));
             assert!(of(queue).medium_rate <= 0.0, "{:?}", of(queue));
         }
@@ -364,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_permanently_full_queue_is_inconclusive() {
-        let mut full = teeth(Span::from_millis(30), Span::from_micros(400), |n, _| medium(0.05, n, 1));
+        let mut full = saw_tooth(Span::from_millis(30), Span::from_micros(400), |n, _| medium(0.05, n, 1));
         assert_eq!(of(&full), DelayFinding::default());
         // Nor with slight jitter.
         delay_each(&mut full, |n| Span::from_micros(n * 7 % 900));
@@ -375,7 +376,9 @@ mod tests {
     #[test]
     fn losses_never_seen_without_a_queue_are_not_a_mediums() {
         let floors = [4, 5].map(|floor| {
-            of(&teeth(EMPTY + Span::from_millis(floor), Span::from_millis(12), |n, _| medium(0.005, n, 1)))
+            of(&saw_tooth(EMPTY + Span::from_millis(floor), Span::from_millis(12), |n, _| {
+                medium(0.005, n, 1)
+            }))
         });
         assert_eq!(floors.map(|found| found.dependence), [Dependence::Independent, Dependence::Unknown]);
         assert!(floors[0].medium_rate > 0.0 && floors[1].medium_rate <= 0.0, "{floors:?}");
@@ -384,7 +387,7 @@ mod tests {
     #[test]
     fn losses_of_a_briefly_full_queue_do_not_raise_the_mediums_rate() {
         let lost = |n: u64, height: f64| medium(0.002, n, 1) + if n < 50 && height > 0.9 { 200 } else { 0 };
-        let found = of(&teeth(EMPTY, Span::from_millis(20), lost));
+        let found = of(&saw_tooth(EMPTY, Span::from_millis(20), lost));
         assert_ne!(found.dependence, Dependence::Independent, "{found:?}");
         assert!((0.001..0.003).contains(&found.medium_rate), "{found:?}");
     }
@@ -392,7 +395,7 @@ mod tests {
     #[test]
     fn the_onset_is_the_delay_from_which_a_queue_drops_beside_a_medium() {
         let at = |height: f64| EMPTY + Span::from_millis(20).mul_f64(height);
-        let found = |lost: &dyn Fn(u64, f64) -> u64| of(&teeth(EMPTY, Span::from_millis(20), lost));
+        let found = |lost: &dyn Fn(u64, f64) -> u64| of(&saw_tooth(EMPTY, Span::from_millis(20), lost));
         let full = found(&|n, height| medium(0.002, n, 1) + if height > 0.95 { 20 } else { 0 });
         assert!(full.onset.is_some_and(|onset| (at(0.93)..=at(1.0)).contains(&onset)), "{full:?}");
         // It fills once, in an interval of a shorter mean delay.
@@ -406,8 +409,8 @@ mod tests {
     }
 
     /// Losses of a medium at this rate, over saw-teeth with this jitter in microseconds.
-    fn at_random(seed: u64, rate: f64, jitter_us: u64, stands_us: u64) -> DelayFinding {
-        let mut intervals = teeth(EMPTY, Span::from_micros(stands_us), |n, _| medium(rate, n, seed));
+    fn at_random(seed: u64, rate: f64, jitter_us: u64, standing_us: u64) -> DelayFinding {
+        let mut intervals = saw_tooth(EMPTY, Span::from_micros(standing_us), |n, _| medium(rate, n, seed));
         delay_each(&mut intervals, |n| Span::from_micros(jitter_us).mul_f64(rng(n, seed + 1).next_f64()));
         of(&intervals)
     }
@@ -417,12 +420,12 @@ mod tests {
     fn random_losses_are_rarely_called_delay_dependent() {
         let mut draws = Rng::from_seed(40);
         let is_wrong = |_: &u32| {
-            let (rate, jitter, stands) = (draws.next_f64(), draws.next_f64(), draws.next_f64());
+            let (rate, jitter, standing) = (draws.next_f64(), draws.next_f64(), draws.next_f64());
             let found = at_random(
                 draws.next_u64() % 10_000,
                 0.001 + 0.019 * rate,
                 1_000 + (19_000.0 * jitter) as u64,
-                (20_000.0 * stands) as u64,
+                (20_000.0 * standing) as u64,
             );
             found.dependence == Dependence::Dependent
         };
@@ -432,9 +435,9 @@ mod tests {
     proptest! {
         #[test]
         fn the_loss_rate_of_a_medium_is_found_for_any_delays(
-            seed in 0u64..10_000, rate in 0.001f64..0.02, jitter_us in 1_000u64..20_000, stands_us in 0u64..20_000,
+            seed in 0u64..10_000, rate in 0.001f64..0.02, jitter_us in 1_000u64..20_000, standing_us in 0u64..20_000,
         ) {
-            let found = at_random(seed, rate, jitter_us, stands_us);
+            let found = at_random(seed, rate, jitter_us, standing_us);
             prop_assert!((found.medium_rate / rate - 1.0).abs() < 0.7, "{:?}", found);
         }
 
@@ -442,7 +445,7 @@ mod tests {
         fn a_queue_is_found_for_any_floor_and_clock_drift(
             floor_ms in 10u64..200, most_us in 2_000u64..50_000, drift_ppm in 0u64..200, seed in 0u64..1_000,
         ) {
-            let mut intervals = teeth(Span::from_millis(floor_ms), Span::from_micros(most_us), |n, height| {
+            let mut intervals = saw_tooth(Span::from_millis(floor_ms), Span::from_micros(most_us), |n, height| {
                 if height > 0.85 { medium(0.01, n, seed) } else { 0 }
             });
             // 10 ms each.
@@ -452,10 +455,10 @@ mod tests {
 
         #[test]
         fn any_intervals_give_a_rate(
-            given in vec((0u64..1 << 40, 0u64..1_000, 0u64..2_000), 0..60), empty_us in 0u64..1 << 40,
+            counts in vec((0u64..1 << 40, 0u64..1_000, 0u64..2_000), 0..60), empty_us in 0u64..1 << 40,
         ) {
             let interval = |(us, packets, lost)| DelayInterval { delay: Span::from_micros(us), packets, lost };
-            let intervals: Vec<DelayInterval> = given.into_iter().map(interval).collect();
+            let intervals: Vec<DelayInterval> = counts.into_iter().map(interval).collect();
             let found = DelayFinding::of(&intervals, Span::from_micros(empty_us), &mut DelayScratch::default());
             prop_assert!(found.medium_rate.is_finite() && found.medium_rate >= 0.0, "{:?}", found);
         }

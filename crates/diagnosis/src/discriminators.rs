@@ -76,7 +76,7 @@ const GAP_GAIN: f64 = 0.125;
 
 /// A run of consecutive lost packets, with the verdicts of the discriminators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judged {
+pub struct Classified {
     /// Packets in the run.
     pub lost: u64,
     /// Verdict of each of [`Discriminator::ALL`].
@@ -100,27 +100,27 @@ impl Discriminators {
     /// Handles the arrival of packet `number`, in order of transmission, at `arrived` after a trip of `trip`,
     /// both in seconds by any clock. If packets before it are missing, returns the verdicts on them. A packet
     /// that is itself late is ignored.
-    pub fn on_arrival(&mut self, number: u64, arrived: f64, trip: f64) -> Option<Judged> {
-        let Some((last, came)) = self.before else {
+    pub fn on_arrival(&mut self, number: u64, arrived: f64, trip: f64) -> Option<Classified> {
+        let Some((last, arrived_before)) = self.before else {
             (self.before, self.trips, self.mean_trip) = (Some((number, arrived)), Some((trip, trip)), trip);
             return None;
         };
         let lost = number.checked_sub(last)?.checked_sub(1)?;
         self.before = Some((number, arrived));
-        let gap = arrived - came;
+        let gap = arrived - arrived_before;
         let least = self.least_gap.map_or(gap, |least| least.min(gap));
         self.least_gap = Some(least);
         self.mean_gap += (gap / (lost + 1) as f64 - self.mean_gap) * GAP_GAIN;
         let (shortest, longest) = self.trips.map_or((trip, trip), |(a, b)| (a.min(trip), b.max(trip)));
         self.trips = Some((shortest, longest));
         self.in_spike = spike(self.in_spike, trip, shortest, longest);
-        let judged = (lost > 0).then(|| self.judge(lost, gap, trip));
+        let classified = (lost > 0).then(|| self.classify(lost, gap, trip));
         self.deviation += ((trip - self.mean_trip).abs() - self.deviation) * DEVIATION_GAIN;
         self.mean_trip += (trip - self.mean_trip) * TRIP_GAIN;
-        judged
+        classified
     }
 
-    fn judge(&self, lost: u64, gap: f64, trip: f64) -> Judged {
+    fn classify(&self, lost: u64, gap: f64, trip: f64) -> Classified {
         let least = self.least_gap.unwrap_or(gap);
         let [original, modified] = [2.0, 1.25].map(|upper| biaz(lost, gap, least, upper));
         let zigzag = zigzag(lost, trip, self.mean_trip, self.deviation);
@@ -137,7 +137,7 @@ impl Discriminators {
         } else {
             self.in_spike
         };
-        Judged { lost, is_congestion: [original, modified, self.in_spike, zigzag, hybrid] }
+        Classified { lost, is_congestion: [original, modified, self.in_spike, zigzag, hybrid] }
     }
 }
 
@@ -178,7 +178,7 @@ mod tests {
 
     /// 1,000 packets, one per millisecond, on a path of 20 ms with a queue of up to 30 ms; those in `missing`
     /// are lost.
-    fn judged(queue: impl Fn(u64) -> f64, missing: impl Fn(u64) -> bool) -> Vec<Judged> {
+    fn classified(queue: impl Fn(u64) -> f64, missing: impl Fn(u64) -> bool) -> Vec<Classified> {
         let mut all = Discriminators::default();
         let arrivals = (0..1_000).filter(|number| !missing(*number));
         arrivals
@@ -191,17 +191,17 @@ mod tests {
 
     #[test]
     fn losses_on_an_empty_path_are_congestion_only_to_zigzag_and_at_a_full_queue_to_all() {
-        let random = judged(|_| 0.0, |number| number % 50 == 49);
-        assert_eq!(random.iter().map(|judged| judged.lost).sum::<u64>(), 19);
+        let random = classified(|_| 0.0, |number| number % 50 == 49);
+        assert_eq!(random.iter().map(|classified| classified.lost).sum::<u64>(), 19);
         // Without a queue every trip equals the mean, at which ZigZag already reports congestion.
-        for judged in &random {
-            assert_eq!(judged.is_congestion, [false, false, false, true, false], "{judged:?}");
+        for classified in &random {
+            assert_eq!(classified.is_congestion, [false, false, false, true, false], "{classified:?}");
         }
         // The queue grows for 40 packets and is full for 10, in which every other packet is lost.
         let queue = |number: u64| (number % 50).min(40) as f64 * 0.000_75;
-        let full = judged(queue, |number| number % 50 >= 40 && number % 2 == 1);
+        let full = classified(queue, |number| number % 50 >= 40 && number % 2 == 1);
         assert!(full.len() > 90);
-        let right = |which: usize| full.iter().filter(|judged| judged.is_congestion[which]).count();
+        let right = |which: usize| full.iter().filter(|classified| classified.is_congestion[which]).count();
         // The last loss of each fifty is judged by the packet that finds the queue empty again.
         let both = [right(2), right(3)];
         assert!(both.iter().all(|right| right * 5 >= full.len() * 4), "{both:?} of {}", full.len());
@@ -219,8 +219,11 @@ mod tests {
         // Packets of one merged buffer arrive at the same time: nothing fails, and Biaz never sees the gap
         // that it requires.
         for number in (6..100).filter(|number| number % 7 != 0) {
-            let judged = all.on_arrival(number, 1.0, 0.02);
-            assert!(judged.is_none_or(|judged| judged.is_congestion[..2] == [true, true]), "{judged:?}");
+            let classified = all.on_arrival(number, 1.0, 0.02);
+            assert!(
+                classified.is_none_or(|classified| classified.is_congestion[..2] == [true, true]),
+                "{classified:?}"
+            );
         }
     }
 }

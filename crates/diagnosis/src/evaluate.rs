@@ -49,7 +49,7 @@ impl Confusion {
         let count = match (diagnosis.metric, diagnosis.cause()) {
             (None, _) => &mut self.out_of_range,
             (_, Cause::Inconclusive) => &mut self.inconclusive,
-            (_, told) if told == truth => &mut self.correct,
+            (_, cause) if cause == truth => &mut self.correct,
             _ => &mut self.wrong,
         };
         *count += 1;
@@ -94,13 +94,19 @@ mod tests {
 
     #[test]
     fn windows_are_counted_by_verdict() {
-        let told = |metric, p_host| Diagnosis { metric, p_host };
+        let diagnosis = |metric, p_host| Diagnosis { metric, p_host };
         let mut host = Confusion::default();
         let by = Some(Metric::Complexity);
-        for diagnosis in [told(by, 1.0), told(by, 0.95), told(by, 0.02), told(by, 0.5), told(None, 0.5)] {
+        for diagnosis in [
+            diagnosis(by, 1.0),
+            diagnosis(by, 0.95),
+            diagnosis(by, 0.02),
+            diagnosis(by, 0.5),
+            diagnosis(None, 0.5),
+        ] {
             host.add(Cause::ReceiverHost, &diagnosis);
         }
-        let wanted = Confusion { correct: 2, wrong: 1, inconclusive: 1, out_of_range: 1 };
-        assert_eq!((host, host.in_range()), (wanted, 4));
+        let expected = Confusion { correct: 2, wrong: 1, inconclusive: 1, out_of_range: 1 };
+        assert_eq!((host, host.in_range()), (expected, 4));
     }
 }

@@ -103,8 +103,8 @@ mod tests {
             for noise in [0.0, 0.02] {
                 let found = fit(&points(&curve, noise), curve.0.len()).unwrap();
                 for p in [0.0005, 0.003, 0.01, 0.05] {
-                    let (found, wanted) = (found.at(p), curve.at(p));
-                    assert!((found - wanted).abs() < 1e-6 + noise / 5.0, "{p}: {found} {wanted}");
+                    let (found, expected) = (found.at(p), curve.at(p));
+                    assert!((found - expected).abs() < 1e-6 + noise / 5.0, "{p}: {found} {expected}");
                 }
             }
         }

@@ -21,7 +21,7 @@ impl Joined {
 
     /// Diagnoses a window by its signature, of which `sample` are the measures; if it has too few packets or
     /// losses, diagnoses it together with the previous ones.
-    pub fn judge(
+    pub fn classify(
         &mut self,
         model: &Model,
         sample: &Sample,
@@ -44,12 +44,12 @@ impl Joined {
         if self.0.packets() < MIN_PACKETS || self.0.lost_packets() < MIN_LOST {
             return Diagnosis::NOTHING;
         }
-        let together = self.judge_all(model, words);
+        let together = self.classify_all(model, words);
         self.0.clear();
         together
     }
 
-    fn judge_all(&self, model: &Model, words: &mut Words) -> Diagnosis {
+    fn classify_all(&self, model: &Model, words: &mut Words) -> Diagnosis {
         let sample = Sample::of(&self.0, words);
         if sample.loss_rate() < model.success_range.from {
             model.by_success_proportion(&sample)

@@ -125,7 +125,7 @@ pub struct Model {
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// The text is not TOML of this form.
-    #[error("this is no model of loss: {}", in_one_line(.0))]
+    #[error("this is no model of loss: {}", as_one_line(.0))]
     Form(#[source] Box<toml::de::Error>),
     /// The format is that of another release of Haulage.
     #[error("this model has format {0}, and this release reads format {FORMAT}: fit it anew")]
@@ -136,7 +136,7 @@ pub enum ModelError {
 }
 
 /// Returns the error's location and message, without the excerpt of the text between them.
-fn in_one_line(error: &toml::de::Error) -> String {
+fn as_one_line(error: &toml::de::Error) -> String {
     let text = error.to_string();
     let place = text.lines().next().unwrap_or_default();
     let message = error.message().lines().collect::<Vec<_>>().join("; ");
@@ -245,8 +245,8 @@ mod tests {
     fn a_curve_starts_at_zero_and_saturates() {
         let curve = Curve(vec![Term { amount: 0.3, scale: 0.001 }, Term { amount: 0.5, scale: 0.02 }]);
         assert!(curve.at(0.0).abs() < 1e-15 && (curve.at(1.0) - 0.8).abs() < 1e-12);
-        let wanted = 0.3 * (1.0 - (-1.0f64).exp()) + 0.5 * (1.0 - (-0.05f64).exp());
-        assert!((curve.at(0.001) - wanted).abs() < 1e-12);
+        let expected = 0.3 * (1.0 - (-1.0f64).exp()) + 0.5 * (1.0 - (-0.05f64).exp());
+        assert!((curve.at(0.001) - expected).abs() < 1e-12);
     }
 
     #[test]

@@ -43,7 +43,7 @@ const MIN_CONTRAST: f64 = 1.02;
 impl RateFinding {
     /// Tests intervals. `order` is a reusable buffer.
     pub fn of(intervals: &[SentInterval], order: &mut Vec<(f64, usize)>) -> Self {
-        let SentInterval { packets, lost, .. } = whole(intervals);
+        let SentInterval { packets, lost, .. } = sum(intervals);
         if lost < MIN_LOST || !is_steep(intervals) {
             return Self::default();
         }
@@ -65,7 +65,7 @@ impl RateFinding {
     }
 }
 
-fn whole(intervals: &[SentInterval]) -> SentInterval {
+fn sum(intervals: &[SentInterval]) -> SentInterval {
     intervals.iter().fold(SentInterval::default(), |sum, interval| SentInterval {
         packets: sum.packets + interval.packets,
         lost: sum.lost + interval.lost,
@@ -80,7 +80,7 @@ fn whole(intervals: &[SentInterval]) -> SentInterval {
 /// intervals agree.
 fn is_steep(intervals: &[SentInterval]) -> bool {
     let log = |interval: &SentInterval| (interval.rate.as_bps().max(1) as f64).ln();
-    let SentInterval { packets, lost, runs, .. } = whole(intervals);
+    let SentInterval { packets, lost, runs, .. } = sum(intervals);
     let weighted: f64 = intervals.iter().map(|interval| log(interval) * interval.packets as f64).sum();
     let (mean, loss_rate) = (weighted / packets as f64, lost as f64 / packets as f64);
     let spread = 2.0 * lost as f64 / runs.max(1) as f64 - 1.0;
@@ -212,9 +212,9 @@ mod tests {
 
         #[test]
         fn findings_are_finite_for_any_input(
-            given in prop::collection::vec((0..u64::MAX >> 20, 0..1_000_000u64, 0..1_000_000u64), 0..100),
+            counts in prop::collection::vec((0..u64::MAX >> 20, 0..1_000_000u64, 0..1_000_000u64), 0..100),
         ) {
-            let intervals: Vec<SentInterval> = given
+            let intervals: Vec<SentInterval> = counts
                 .iter()
                 .map(|&(bps, packets, lost)| SentInterval { rate: Rate::from_bps(bps), packets, lost: lost.min(packets), runs: lost.min(packets) / 2 })
                 .collect();

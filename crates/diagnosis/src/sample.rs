@@ -1,6 +1,6 @@
 //! Measures of a signature.
 
-use crate::{Signature, WholeBursts, Words};
+use crate::{CompleteBursts, Signature, Words};
 
 /// Measures of one transmission window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,8 +15,8 @@ pub struct Sample {
     pub success_proportion: Option<f64>,
     /// Burst density; `None` if no burst has two losses.
     pub burst_density: Option<f64>,
-    /// The bursts, if each was lost completely; see [`Signature::whole_bursts`].
-    pub whole_bursts: Option<WholeBursts>,
+    /// The bursts, if each was lost completely; see [`Signature::complete_bursts`].
+    pub complete_bursts: Option<CompleteBursts>,
 }
 
 impl Sample {
@@ -28,7 +28,7 @@ impl Sample {
             complexity: words.complexity(signature),
             success_proportion: signature.success_proportion(),
             burst_density: signature.burst_density(),
-            whole_bursts: signature.whole_bursts(),
+            complete_bursts: signature.complete_bursts(),
         }
     }
 

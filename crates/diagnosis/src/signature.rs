@@ -15,7 +15,7 @@ pub struct Run {
 
 /// The bursts of a window in which each burst was lost completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WholeBursts {
+pub struct CompleteBursts {
     /// Number of bursts, at least one.
     pub number: usize,
     /// Packets in the shortest burst, at least two.
@@ -139,12 +139,12 @@ impl Signature {
 
     /// Returns the bursts of [`Signature::burst_density`], if each was lost completely and none is a single
     /// packet.
-    pub fn whole_bursts(&self) -> Option<WholeBursts> {
+    pub fn complete_bursts(&self) -> Option<CompleteBursts> {
         let (number, shortest) =
             self.bursts().try_fold((0, u64::MAX), |(number, shortest), (lost, length)| {
                 (lost == length && lost > 1).then_some((number + 1, shortest.min(lost)))
             })?;
-        (number > 0).then_some(WholeBursts { number, shortest })
+        (number > 0).then_some(CompleteBursts { number, shortest })
     }
 
     /// Returns the lost packets of each burst, and the number of packets from its first to its last loss.
@@ -244,13 +244,13 @@ mod tests {
         assert_eq!(close.burst_density(), Some(3.0 / (BURST_GAP as f64 + 3.0)));
         // Losses far from each other form no bursts.
         let single = Signature::of_lost(10_000, (0..10).map(|n| n * 1_000));
-        assert_eq!((single.burst_density(), single.whole_bursts()), (None, None));
-        let whole = Signature::of_lost(10_000, [1, 2, 500, 501]);
+        assert_eq!((single.burst_density(), single.complete_bursts()), (None, None));
+        let all = Signature::of_lost(10_000, [1, 2, 500, 501]);
         let one_single = Signature::of_lost(10_000, [1, 500, 501]);
         let bursts =
-            |signature: Signature| signature.whole_bursts().map(|bursts| (bursts.number, bursts.shortest));
+            |signature: Signature| signature.complete_bursts().map(|bursts| (bursts.number, bursts.shortest));
         assert_eq!(
-            [whole, of("1001"), one_single, apart, close, of("")].map(bursts),
+            [all, of("1001"), one_single, apart, close, of("")].map(bursts),
             [Some((2, 2)), Some((1, 2)), None, None, None, None]
         );
     }
@@ -265,19 +265,19 @@ mod tests {
                 }
                 signature
             };
-            let whole = make(&symbols);
-            prop_assert_eq!(whole.symbols().collect::<Vec<_>>(), symbols.clone());
+            let all = make(&symbols);
+            prop_assert_eq!(all.symbols().collect::<Vec<_>>(), symbols.clone());
             let zeros = symbols.iter().enumerate().filter(|(_, arrived)| !**arrived).map(|(at, _)| at as u64);
-            prop_assert_eq!(whole.lost_positions().collect::<Vec<_>>(), zeros.collect::<Vec<_>>());
+            prop_assert_eq!(all.lost_positions().collect::<Vec<_>>(), zeros.collect::<Vec<_>>());
             let cut = cut.min(symbols.len());
             let mut joined = make(&symbols[..cut]);
             joined.append(&make(&symbols[cut..]));
-            prop_assert_eq!(&joined, &whole);
+            prop_assert_eq!(&joined, &all);
             let lost = symbols.iter().enumerate().filter(|(_, arrived)| !**arrived).map(|(at, _)| at as u64);
-            prop_assert_eq!(&Signature::of_lost(symbols.len() as u64, lost), &whole);
+            prop_assert_eq!(&Signature::of_lost(symbols.len() as u64, lost), &all);
             let pairs = symbols.windows(2).filter(|pair| !pair[0] && !pair[1]).count() as f64;
             let zeros = symbols.iter().filter(|arrived| !**arrived).count() as f64;
-            prop_assert_eq!(whole.success_proportion(), (zeros > 0.0).then_some(pairs / zeros));
+            prop_assert_eq!(all.success_proportion(), (zeros > 0.0).then_some(pairs / zeros));
         }
     }
 }

@@ -71,16 +71,16 @@ fn read_runs(content: &str) -> Result<Signature, Problem> {
     let words = content.split_whitespace().skip(1);
     // The words are slices of `content`, so the distance of their start addresses is the column.
     let column = |word: &str| content[..word.as_ptr().addr() - content.as_ptr().addr()].chars().count() + 1;
-    let number = |word: &str, whole: &str| {
+    let number = |word: &str, text: &str| {
         word.parse::<u64>()
             .ok()
             .filter(|number| *number <= MAX_PACKETS && !word.starts_with('+'))
-            .ok_or_else(|| (column(whole), format!("{word:?} is no number of packets")))
+            .ok_or_else(|| (column(text), format!("{word:?} is no number of packets")))
     };
     let mut signature = Signature::new();
     let mut packets = None;
     for word in words {
-        let Some(whole) = packets else {
+        let Some(total) = packets else {
             packets = Some(number(word, word)?);
             continue;
         };
@@ -88,16 +88,16 @@ fn read_runs(content: &str) -> Result<Signature, Problem> {
             Some((first, lost)) => (number(first, word)?, number(lost, word)?),
             None => (number(word, word)?, 1),
         };
-        if first < signature.packets() || first + lost > whole || lost == 0 {
+        if first < signature.packets() || first + lost > total || lost == 0 {
             let problem =
-                format!("{word:?} is not behind what stands before it, or not among the {whole} packets");
+                format!("{word:?} is not behind what stands before it, or not among the {total} packets");
             return Err((column(word), problem));
         }
         signature.received(first - signature.packets());
         signature.lost(lost);
     }
-    let whole = packets.ok_or_else(|| (1, format!("{SHORT} needs the number of packets")))?;
-    signature.received(whole - signature.packets());
+    let total = packets.ok_or_else(|| (1, format!("{SHORT} needs the number of packets")))?;
+    signature.received(total - signature.packets());
     Ok(signature)
 }
 
@@ -132,8 +132,9 @@ mod tests {
         let text = "# two windows\r\n11 0\t1 # and a word\n0 0\n---\n1\n  runs 10 2+3 9  # short\n0\n";
         let read = read_signatures(text).unwrap();
         let found: Vec<_> = read.iter().map(|window| (window.packets(), runs(window))).collect();
-        let wanted = [(6, vec![(2, 1), (4, 2)]), (1, vec![]), (10, vec![(2, 3), (9, 1)]), (1, vec![(0, 1)])];
-        assert_eq!(found, wanted);
+        let expected =
+            [(6, vec![(2, 1), (4, 2)]), (1, vec![]), (10, vec![(2, 3), (9, 1)]), (1, vec![(0, 1)])];
+        assert_eq!(found, expected);
         assert_eq!(read_signatures(" # nothing\n---\n\n").unwrap(), []);
     }
 

@@ -11,7 +11,7 @@ const MIN_WINDOWS: usize = 10;
 /// Number of bins of the logarithm of the loss rate.
 const BINS: usize = 20;
 /// Distance of outliers from the quartiles, in interquartile ranges (Tukey's fences).
-const FENCE: f64 = 1.5;
+const FENCE_FACTOR: f64 = 1.5;
 /// Minimum deviation: a measure that never varies would make every other value impossible.
 const MIN_DEVIATION: f64 = 1e-3;
 
@@ -146,7 +146,7 @@ fn without_outliers(mut numbers: Vec<f64>) -> Vec<f64> {
     numbers.sort_by(f64::total_cmp);
     let at = |share: f64| numbers.get((share * numbers.len() as f64) as usize).copied().unwrap_or_default();
     let (low, high) = (at(0.25), at(0.75));
-    let reach = FENCE * (high - low);
+    let reach = FENCE_FACTOR * (high - low);
     numbers.retain(|number| (low - reach..=high + reach).contains(number));
     numbers
 }
@@ -160,7 +160,7 @@ pub fn bins(points: &[(f64, f64)], curve: &Curve) -> Vec<Bin> {
         let inside: Vec<(f64, f64)> =
             points.iter().filter(|(p, _)| (low..high).contains(p)).copied().collect();
         let measured: Vec<f64> = inside.iter().map(|point| point.1).collect();
-        let around = residuals(&inside, curve);
+        let deviations = residuals(&inside, curve);
         let middle = mean(&measured);
         Bin {
             range: Range { from: low, to: high },
@@ -168,8 +168,8 @@ pub fn bins(points: &[(f64, f64)], curve: &Curve) -> Vec<Bin> {
             mean: middle,
             deviation: deviation(&measured, middle),
             fitted: curve.at((low * high).sqrt()),
-            normality: shapiro_wilk(&around),
-            normality_without_outliers: shapiro_wilk(&without_outliers(around)),
+            normality: shapiro_wilk(&deviations),
+            normality_without_outliers: shapiro_wilk(&without_outliers(deviations)),
         }
     };
     (0..BINS).map(bin).filter(|bin| bin.windows > 0).collect()
@@ -224,11 +224,11 @@ pub fn cross_validate(
     seed: u32,
 ) -> Result<[Confusion; 2], TrainError> {
     let folds = folds.max(2);
-    let turned = |samples: &[Sample]| {
+    let rotated = |samples: &[Sample]| {
         let (before, from) = samples.split_at(seed as usize % samples.len().max(1));
         [from, before].concat()
     };
-    let (host, network) = (turned(host), turned(network));
+    let (host, network) = (rotated(host), rotated(network));
     let cut = |samples: &[Sample], fold: usize| {
         let at = |fold: usize| fold * samples.len() / folds;
         let (from, to) = (at(fold), at(fold + 1));

@@ -29,12 +29,12 @@ pub async fn spawn_blocking<T: Send + 'static, E: From<EngineError> + Send + 'st
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, E> {
     let completion = Arc::new(Monitor::new(None));
-    let ours = completion.clone();
+    let shared = completion.clone();
     spawn("haul-blocking", move || {
         let result = caught(work).unwrap_or_else(|message| {
             Err(EngineError::system_other("a background task has panicked", message).into())
         });
-        ours.update(|completion| *completion = Some(result));
+        shared.update(|completion| *completion = Some(result));
     })?;
     poll_fn(|context| completion.poll(context, Option::take)).await
 }

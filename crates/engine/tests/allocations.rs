@@ -70,9 +70,9 @@ impl ObjectSource for Zeros {
     fn release(&mut self, _: u64) {}
 }
 
-struct Nowhere;
+struct DiscardingSink;
 
-impl ObjectSink for Nowhere {
+impl ObjectSink for DiscardingSink {
     fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
 
     fn limit(&mut self) -> u64 {
@@ -107,8 +107,9 @@ fn a_whole_session() {
     let source = Zeros { snapshots: snapshots.clone(), next_mark: WARM };
     let mut sending =
         client.start_sending(Box::new(source), Waker::new().expect("a descriptor")).expect("a thread");
-    let receiving =
-        server.start_receiving(Box::new(Nowhere), Waker::new().expect("a descriptor")).expect("a thread");
+    let receiving = server
+        .start_receiving(Box::new(DiscardingSink), Waker::new().expect("a descriptor"))
+        .expect("a thread");
     assert!(sending.wait_delivered(Duration::from_secs(120)).expect("delivered"), "timed out");
     let Some(Counters::Sending(counters)) = sending.stop() else { panic!("no counters") };
     drop(receiving);

@@ -19,18 +19,18 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let options = Options { resumption: Some(file.clone()), ..Options::default() };
     let endpoint = Endpoint::client()?;
     let connection = endpoint.connect(&url, &preset("msg")?, &options).wait()?;
-    ask(&connection, "how far is the moon?")?;
+    exchange(&connection, "how far is the moon?")?;
     connection.close(TIMEOUT)?;
 
     // Later, perhaps in another process: the first packet carries the request.
     let again = endpoint.resume(&options)?;
-    ask(&again, "and the sun?")?;
+    exchange(&again, "and the sun?")?;
     again.close(TIMEOUT)?;
     std::fs::remove_file(file)?;
     server.join().map_err(|_| "the server has failed")?.map_err(Into::into)
 }
 
-fn ask(connection: &Connection, question: &str) -> Result<(), Box<dyn Error>> {
+fn exchange(connection: &Connection, question: &str) -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
     connection.send(question.as_bytes()).wait()?;
     let answer = connection.recv().wait_for(TIMEOUT)?;

@@ -55,13 +55,13 @@ impl MicroProtocol for Polite {
         }
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&self.stats);
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&self.stats);
     }
 }
 
 /// Returns the project's micro-protocols and this one. Both peers need it.
-fn own_registry() -> Arc<Registry> {
+fn custom_registry() -> Arc<Registry> {
     let mut registry = registry();
     registry.register(Registration::of::<PoliteConfig>(1, "only polite messages", |parameters, _| {
         let PoliteConfig { word } = parameters.read();
@@ -73,10 +73,10 @@ fn own_registry() -> Arc<Registry> {
 /// Both peers in one program; usually they are two programs.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let mut listening = ListenOptions::new("127.0.0.1:0".parse()?);
-    listening.registry = own_registry();
+    listening.registry = custom_registry();
     let listener = Listener::bind_with(listening)?;
     let recipe: Recipe = preset("msg")?.with(PoliteConfig { word: "kindly".to_owned() });
-    let options = Options { registry: own_registry(), ..Options::default() };
+    let options = Options { registry: custom_registry(), ..Options::default() };
     let connection = Connection::open(&listener.url("127.0.0.1"), &recipe, &options).wait()?;
     connection.send(b"give me the salt").wait()?;
     connection.send(b"kindly give me the salt").wait()?;

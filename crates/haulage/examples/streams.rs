@@ -28,11 +28,11 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     }
     connection.send(b"a message beside them").wait()?;
     for (text, mut answer) in TEXTS.into_iter().zip(answers) {
-        let mut loud = String::new();
-        answer.read_to_string(&mut loud)?;
-        println!("{text}: {loud}");
-        if loud != text.to_uppercase() {
-            return Err(format!("`{loud}` is no answer to `{text}`").into());
+        let mut capitals = String::new();
+        answer.read_to_string(&mut capitals)?;
+        println!("{text}: {capitals}");
+        if capitals != text.to_uppercase() {
+            return Err(format!("`{capitals}` is no answer to `{text}`").into());
         }
     }
     connection.close(TIMEOUT)?;
@@ -45,14 +45,14 @@ fn serve(listener: &Listener) -> Result<(), Box<dyn Error>> {
     println!("{}", String::from_utf8(connection.recv().wait_for(TIMEOUT)?.data)?);
     loop {
         match connection.accept_stream().wait_for(TIMEOUT) {
-            Ok((answer, question)) => drop(std::thread::spawn(move || shout(question, answer))),
+            Ok((answer, question)) => drop(std::thread::spawn(move || answer_in_capitals(question, answer))),
             Err(WaitError::Ended(ConnectionError::Closed)) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-fn shout(mut question: RecvStream, mut answer: SendStream) -> std::io::Result<()> {
+fn answer_in_capitals(mut question: RecvStream, mut answer: SendStream) -> std::io::Result<()> {
     let mut text = String::new();
     question.read_to_string(&mut text)?;
     answer.write_all(text.to_uppercase().as_bytes())?;

@@ -15,7 +15,7 @@ impl Member for Sender {
         self.0.statistics().totals.bytes_received
     }
 
-    fn tell(&mut self, rate: Rate) -> bool {
+    fn set_rate(&mut self, rate: Rate) -> bool {
         self.0.set_rate(rate);
         true
     }

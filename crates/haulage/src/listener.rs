@@ -100,13 +100,13 @@ impl Listener {
     /// Returns the URL for clients that reach this machine as `host`, a name or an address; if empty, as the
     /// bound address, or loopback if that is unspecified. Any client that has the URL is accepted.
     pub fn url(&self, host: &str) -> String {
-        let own = match self.local_addr().ip() {
+        let own_address = match self.local_addr().ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
             ip => ip,
         };
         let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-        let host = if bare.is_empty() { own.to_string() } else { bare.to_owned() };
+        let host = if bare.is_empty() { own_address.to_string() } else { bare.to_owned() };
         self.engine.url(&host, b"").to_string()
     }
 

@@ -238,7 +238,7 @@ impl ByteWriter {
         self.transport.set_law(&owned(changes))
     }
 
-    /// Returns the next law change requested by the reader ([`LawRequests::ask`]): unvalidated names and
+    /// Returns the next law change requested by the reader ([`LawRequests::request`]): unvalidated names and
     /// values of `rate_control` parameters. The stream does not apply it; the application may do so with
     /// [`ByteWriter::set_law`], within its own limits.
     pub fn take_law_request(&mut self) -> Option<Vec<(String, String)>> {
@@ -348,8 +348,8 @@ impl ByteReader {
 
     /// Reads available bytes; returns 0 at the end of the stream.
     fn poll_take(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        if let Poll::Ready((bytes, has_freed_room)) = self.inbox.poll(context, |inbox| inbox.pull(into)) {
-            if has_freed_room {
+        if let Poll::Ready((bytes, has_freed_space)) = self.inbox.poll(context, |inbox| inbox.pull(into)) {
+            if has_freed_space {
                 self.transport.transfer.waker().wake();
             }
             return Poll::Ready(Ok(bytes));

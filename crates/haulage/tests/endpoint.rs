@@ -54,7 +54,7 @@ fn an_empty_cipher_list_is_an_error_before_connecting() {
 }
 
 /// Models that all connections were given.
-static GIVEN: Mutex<Vec<Arc<LossModel>>> = Mutex::new(Vec::new());
+static USED_MODELS: Mutex<Vec<Arc<LossModel>>> = Mutex::new(Vec::new());
 
 /// Replaces `rate_control` to record the loss model.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl MicroProtocol for Models {
 fn each_end_of_a_connection_has_its_own_loss_model() {
     let mut registry = registry();
     registry.register(Registration::new("models", 1, "takes the model", |_, setup| {
-        GIVEN.lock().unwrap().extend(setup.take::<Arc<LossModel>>());
+        USED_MODELS.lock().unwrap().extend(setup.take::<Arc<LossModel>>());
         Ok(Box::new(Models))
     }));
     let [client_model, server_model] = [(); 2].map(|()| Arc::new(LossModel::shipped().clone()));
@@ -82,9 +82,9 @@ fn each_end_of_a_connection_has_its_own_loss_model() {
     let recipe = preset("msg").unwrap().with("models");
     let client = Connection::open(&listener.url("127.0.0.1"), &recipe, &options).wait().unwrap();
     exchange(&client, &listener.accept().wait_for(TIMEOUT).unwrap(), "hello");
-    let given = GIVEN.lock().unwrap();
-    let times = |expected| given.iter().filter(|model| Arc::ptr_eq(model, expected)).count();
-    assert_eq!((times(&client_model), times(&server_model), given.len()), (1, 1, 2));
+    let used_models = USED_MODELS.lock().unwrap();
+    let times = |expected| used_models.iter().filter(|model| Arc::ptr_eq(model, expected)).count();
+    assert_eq!((times(&client_model), times(&server_model), used_models.len()), (1, 1, 2));
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn a_server_connects_to_others_through_its_listening_socket() {
 fn connecting_to_the_own_listener_is_an_error() {
     let listener = listener("127.0.0.1:0");
     let (url, recipe) = (listener.url(""), preset("msg").unwrap());
-    let own = listener.endpoint().connect(&url, &recipe, &Options::default()).wait().unwrap_err();
-    assert!(own.to_string().contains("own listener"), "{own}");
+    let to_itself = listener.endpoint().connect(&url, &recipe, &Options::default()).wait().unwrap_err();
+    assert!(to_itself.to_string().contains("own listener"), "{to_itself}");
     assert_eq!(listener.endpoint().known_peers(), 0);
     // The same process can reach it from another endpoint.
     let client = Endpoint::client().unwrap().connect(&url, &recipe, &Options::default()).wait().unwrap();

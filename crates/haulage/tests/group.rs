@@ -54,8 +54,8 @@ fn unused_quota_is_shared_by_weight() {
     }
     // The first sender uses 1 of its 7.5 Mbit/s.
     settle(&mut group, |shares| {
-        let left = 30.0 - shares[0];
-        shares[0] < 3.0 && (shares[1] - left / 3.0).abs() < 0.01 && (shares[2] - left / 1.5).abs() < 0.01
+        let unused = 30.0 - shares[0];
+        shares[0] < 3.0 && (shares[1] - unused / 3.0).abs() < 0.01 && (shares[2] - unused / 1.5).abs() < 0.01
     });
     // The share of a sender that has left, and a smaller capacity, are divided in the same way.
     greedy[1].0.abort();

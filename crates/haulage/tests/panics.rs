@@ -24,9 +24,9 @@ enum PanicAt {
 }
 
 #[derive(Debug)]
-struct Brittle(PanicAt);
+struct PanickingProtocol(PanicAt);
 
-impl MicroProtocol for Brittle {
+impl MicroProtocol for PanickingProtocol {
     fn declare(&mut self, _: &mut Declaration<'_>) {
         assert!(self.0 != PanicAt::Declare, "brittle cannot declare");
     }
@@ -44,9 +44,9 @@ fn with_brittle(panic_at: PanicAt) -> Arc<Registry> {
         "breaks",
         match panic_at {
             PanicAt::Build => |_, _| panic!("brittle cannot be built"),
-            PanicAt::Declare => |_, _| Ok(Box::new(Brittle(PanicAt::Declare))),
-            PanicAt::Bind => |_, _| Ok(Box::new(Brittle(PanicAt::Bind))),
-            PanicAt::Nowhere => |_, _| Ok(Box::new(Brittle(PanicAt::Nowhere))),
+            PanicAt::Declare => |_, _| Ok(Box::new(PanickingProtocol(PanicAt::Declare))),
+            PanicAt::Bind => |_, _| Ok(Box::new(PanickingProtocol(PanicAt::Bind))),
+            PanicAt::Nowhere => |_, _| Ok(Box::new(PanickingProtocol(PanicAt::Nowhere))),
         },
     ));
     Arc::new(registry)
@@ -86,12 +86,12 @@ fn a_panicking_micro_protocol_of_the_server_ends_only_its_connection() {
 }
 
 /// A micro-protocol that can be built once, when its recipe is checked, and never again.
-fn made_once() -> Arc<Registry> {
-    static MADE: AtomicU32 = AtomicU32::new(0);
+fn registry_for_one_stack() -> Arc<Registry> {
+    static BUILT_COUNT: AtomicU32 = AtomicU32::new(0);
     let mut registry = registry();
     registry.register(Registration::new("brittle", 1, "breaks", |_, _| {
-        assert!(MADE.fetch_add(1, Ordering::Relaxed) == 0, "brittle cannot be built again");
-        Ok(Box::new(Brittle(PanicAt::Nowhere)))
+        assert!(BUILT_COUNT.fetch_add(1, Ordering::Relaxed) == 0, "brittle cannot be built again");
+        Ok(Box::new(PanickingProtocol(PanicAt::Nowhere)))
     }));
     Arc::new(registry)
 }
@@ -99,7 +99,7 @@ fn made_once() -> Arc<Registry> {
 #[test]
 fn a_micro_protocol_panicking_on_accept_ends_only_its_connection_at_once() {
     let mut listening = ListenOptions::new("127.0.0.1:0".parse().unwrap());
-    listening.registry = made_once();
+    listening.registry = registry_for_one_stack();
     let listener = Listener::bind_with(listening).unwrap();
     let url = listener.url("127.0.0.1");
     let slow_options = Options { timeout: TIMEOUT * 3, ..options(PanicAt::Nowhere) };
@@ -131,18 +131,18 @@ fn a_panicking_recipe_check_refuses_only_its_client() {
     });
     let listener = Listener::bind_with(listening).unwrap();
     let url = listener.url("127.0.0.1");
-    let mut evil = preset("msg").unwrap();
-    evil.name = "evil".to_owned();
-    let error = Connection::open(&url, &evil, &Options::default()).wait().unwrap_err();
+    let mut panicking = preset("msg").unwrap();
+    panicking.name = "evil".to_owned();
+    let error = Connection::open(&url, &panicking, &Options::default()).wait().unwrap_err();
     assert!(error.to_string().contains("I cannot look at this"), "{error}");
     let client = Connection::open(&url, &preset("msg").unwrap(), &Options::default()).wait().unwrap();
     exchange(&client, &listener.accept().wait_for(TIMEOUT).unwrap());
 }
 
 /// A waker that panics, as that of an executor that was shut down may.
-struct Dead(AtomicU32);
+struct PanickingWaker(AtomicU32);
 
-impl Wake for Dead {
+impl Wake for PanickingWaker {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
         panic!("the executor was shut down");
@@ -150,7 +150,7 @@ impl Wake for Dead {
 }
 
 /// Waits until the waker was called this many times.
-fn woken(dead: &Dead, times: u32) {
+fn woken(dead: &PanickingWaker, times: u32) {
     let end = Instant::now() + TIMEOUT;
     while dead.0.load(Ordering::Relaxed) < times {
         assert!(Instant::now() < end);
@@ -163,7 +163,7 @@ fn panicking_wakers_do_not_end_the_endpoint() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = listener.url("127.0.0.1");
     let open = || Connection::open(&url, &preset("msg").unwrap(), &Options::default()).wait().unwrap();
-    let dead = Arc::new(Dead(AtomicU32::new(0)));
+    let dead = Arc::new(PanickingWaker(AtomicU32::new(0)));
     let waker = Waker::from(dead.clone());
     assert!(pin!(listener.accept()).poll(&mut Task::from_waker(&waker)).is_pending());
     let (client, server) = (open(), listener.accept().wait_for(TIMEOUT).unwrap());

@@ -367,8 +367,12 @@ fn sources_and_sinks_work_with_resumption_files() {
         client.close(TIMEOUT).unwrap();
         let ends = Ends { message_source: Some(Box::new(Source(3))), ..Ends::default() };
         let (client, server) = open(round, ends);
-        for left in (0..3u32).rev() {
-            assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, left.to_be_bytes(), "round {round}");
+        for remaining in (0..3u32).rev() {
+            assert_eq!(
+                server.recv().wait_for(TIMEOUT).unwrap().data,
+                remaining.to_be_bytes(),
+                "round {round}"
+            );
         }
         client.close(TIMEOUT).unwrap();
     }
@@ -494,17 +498,17 @@ fn a_reader_requests_another_law_and_the_writer_decides() {
             let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
             let mut requests = reader.law_requests();
             let before = requests.law().unwrap().clone();
-            let refused = requests.ask(&[("controller", "frobnicate")]).unwrap_err();
+            let refused = requests.request(&[("controller", "frobnicate")]).unwrap_err();
             assert!(matches!(refused, LawRequestError::Law(_)), "{refused}");
             let long = "x".repeat(9_000);
-            assert!(requests.ask(&[("controller", "reno"), ("switch", &long)]).is_err());
+            assert!(requests.request(&[("controller", "reno"), ("switch", &long)]).is_err());
             assert_eq!(requests.law(), Some(&before));
-            requests.ask(&[("controller", "reno")]).unwrap();
+            requests.request(&[("controller", "reno")]).unwrap();
             assert!(requests.law().unwrap().parameters.contains(&requested));
             let mut bytes = Vec::new();
             reader.read_to_end(&mut bytes).unwrap();
             assert_eq!(reader.law(), Some(&before));
-            assert!(matches!(requests.ask(&[("rate", "1Mbit")]).unwrap_err(), LawRequestError::Ended(_)));
+            assert!(matches!(requests.request(&[("rate", "1Mbit")]).unwrap_err(), LawRequestError::Ended(_)));
             bytes
         });
         let mut writer = ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap();

@@ -314,29 +314,33 @@ fn the_recipe_limits_the_number_of_open_streams() {
 #[test]
 fn the_end_of_a_connection_does_not_end_its_streams_cleanly() {
     let listener = listener();
-    for how in 0..3 {
+    for case in 0..3 {
         let (client, server) = pair(&listener, &recipe());
-        let (mut whole, whole_answer) = open(&client);
+        let (mut complete, complete_answer) = open(&client);
         let (mut cut, cut_answer) = open(&client);
-        whole.write_all(b"whole").unwrap();
-        whole.finish().unwrap();
+        complete.write_all(b"whole").unwrap();
+        complete.finish().unwrap();
         cut.write_all(b"cut").unwrap();
-        let (mut answer, mut reads_whole) = accept(&server);
+        let (mut answer, mut received_complete) = accept(&server);
         let (_, mut reads_cut) = accept(&server);
         client.flush().wait_for(TIMEOUT).unwrap();
-        match how {
+        match case {
             0 => client.close(TIMEOUT).unwrap(),
             1 => client.abort(),
             // The streams of a connection own it; the last of them drops it.
-            _ => drop((client, whole, whole_answer, cut, cut_answer)),
+            _ => drop((client, complete, complete_answer, cut, cut_answer)),
         }
         let ended = server.closed().wait_for(TIMEOUT).unwrap();
-        assert_eq!(matches!(ended, ConnectionError::Closed), how != 1, "{ended:?}");
-        assert_eq!(read_to_end(&mut reads_whole), b"whole", "data received with the end must be readable");
+        assert_eq!(matches!(ended, ConnectionError::Closed), case != 1, "{ended:?}");
+        assert_eq!(
+            read_to_end(&mut received_complete),
+            b"whole",
+            "data received with the end must be readable"
+        );
         let error = reads_cut.read_to_end(&mut Vec::new()).unwrap_err();
         // Dropping a stream also tells the peer that it is incomplete.
         let kinds = [ErrorKind::ConnectionAborted, ErrorKind::ConnectionReset];
-        assert!(kinds.contains(&error.kind()), "{how}: {error:?}");
+        assert!(kinds.contains(&error.kind()), "{case}: {error:?}");
         assert_eq!(answer.write(b"nobody hears this").unwrap_err().kind(), ErrorKind::ConnectionAborted);
         for error in [server.accept_stream().wait().unwrap_err(), server.open_stream().wait().unwrap_err()] {
             assert!(matches!(error, WaitError::Ended(_)), "{error:?}");
@@ -357,15 +361,15 @@ fn a_peer_that_opens_a_million_streams_ends_only_its_own_connection() {
         [(&open[..], "more streams"), (&[9, 9, 9][..], "not a stream frame"), (&[][..], "not a stream frame")]
     {
         let options = OpenOptions::default();
-        let liar = block_on(endpoint.connect(&url, &recipe(), &options, Ends::default())).unwrap();
-        let poll = |context: &mut Context<'_>| liar.poll_send(context, frame, SendOptions::default());
-        liar.wait_for(Some(TIMEOUT), "room", poll).unwrap();
+        let false_client = block_on(endpoint.connect(&url, &recipe(), &options, Ends::default())).unwrap();
+        let poll = |context: &mut Context<'_>| false_client.poll_send(context, frame, SendOptions::default());
+        false_client.wait_for(Some(TIMEOUT), "room", poll).unwrap();
         let there = listener.accept().wait_for(TIMEOUT).unwrap();
         let error = there.accept_stream().wait_for(TIMEOUT).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
         assert!(there.ended().unwrap().to_string().contains(expected), "{:?}", there.ended());
-        let ended = |context: &mut Context<'_>| liar.poll_ended(context).map(Ok::<_, Error>);
-        liar.wait_for(Some(TIMEOUT), "the end", ended).unwrap();
+        let ended = |context: &mut Context<'_>| false_client.poll_ended(context).map(Ok::<_, Error>);
+        false_client.wait_for(Some(TIMEOUT), "the end", ended).unwrap();
     }
     client.send(b"goes on").wait().unwrap();
     assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, b"goes on");

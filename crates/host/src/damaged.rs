@@ -64,7 +64,7 @@ impl HostDrops {
     /// Returns the total of damaged datagrams, wrapping.
     fn damaged(&mut self) -> u32 {
         let read = |file: &mut Option<Source>, parse: fn(&[u8]) -> Option<u32>| {
-            file.as_mut().and_then(|file| file.read_whole(parse)).unwrap_or(0)
+            file.as_mut().and_then(|file| file.read_complete(parse)).unwrap_or(0)
         };
         read(&mut self.udp, parse::damaged_datagrams)
             .wrapping_add(read(&mut self.udp6, parse::damaged_datagrams_6))

@@ -78,7 +78,7 @@ impl EarlyDrops {
     pub(crate) fn read(&mut self) {
         let read = |file: &mut Option<Source>| file.as_mut().and_then(|file| file.read(parse::statistic));
         let now = Counters {
-            backlog: self.backlog.as_mut().and_then(|file| file.read_whole(parse::backlog_drops)),
+            backlog: self.backlog.as_mut().and_then(|file| file.read_complete(parse::backlog_drops)),
             dropped: read(&mut self.dropped),
             missed: read(&mut self.missed),
             fifo: read(&mut self.fifo),

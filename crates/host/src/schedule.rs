@@ -24,9 +24,9 @@ impl SampleSchedule {
     }
 
     /// Notes a sample at `now` that took this much CPU time.
-    pub(crate) fn on_sample(&mut self, now: Time, took: Span) {
+    pub(crate) fn on_sample(&mut self, now: Time, duration: Span) {
         self.due =
-            now + self.interval.max(Span::from_nanos(took.as_nanos().saturating_mul(MIN_INTERVAL_RATIO)));
+            now + self.interval.max(Span::from_nanos(duration.as_nanos().saturating_mul(MIN_INTERVAL_RATIO)));
     }
 }
 

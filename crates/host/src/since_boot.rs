@@ -22,8 +22,8 @@ impl EarlyDropTotals {
         let devices = read_dir("/sys/class/net").into_iter().flatten().flatten();
         // Drivers use either of two counters.
         let missed = devices.map(|device| {
-            let counted = |counter: &str| number(device.path().join("statistics").join(counter));
-            counted("rx_missed_errors").max(counted("rx_fifo_errors")).unwrap_or(0)
+            let counter_value = |counter: &str| number(device.path().join("statistics").join(counter));
+            counter_value("rx_missed_errors").max(counter_value("rx_fifo_errors")).unwrap_or(0)
         });
         let cards = missed.fold(0, u64::saturating_add);
         let of = |column| of_processors(&softnet, column);
@@ -101,8 +101,8 @@ fn number(file: impl AsRef<std::path::Path>) -> Option<u64> {
 /// Sums a column of `/proc/net/softnet_stat`, all hexadecimal, with one line per CPU: column 0 processed
 /// packets, 1 dropped packets, 2 time squeezes (`softnet_seq_show` of Linux).
 fn of_processors(softnet: &str, column: usize) -> u64 {
-    let counted = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok();
-    softnet.lines().filter_map(counted).fold(0, u64::saturating_add)
+    let counter_value = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok();
+    softnet.lines().filter_map(counter_value).fold(0, u64::saturating_add)
 }
 
 /// Returns this process's peak resident memory in bytes; `None` if `/proc` does not provide it.

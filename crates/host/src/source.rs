@@ -48,7 +48,7 @@ impl Source {
     }
 
     /// Parses the whole file, which the kernel may return page by page.
-    pub(crate) fn read_whole<T>(&mut self, parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+    pub(crate) fn read_complete<T>(&mut self, parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
         let mut len = 0;
         loop {
             match pread(&self.file, &mut self.buffer[len..], len as u64).ok()? {
@@ -76,13 +76,13 @@ mod tests {
 
     #[test]
     fn a_long_file_is_read_to_its_end() {
-        let whole = || std::fs::read("/proc/kallsyms").unwrap();
+        let contents = || std::fs::read("/proc/kallsyms").unwrap();
         let mut source = Source::open("/proc/kallsyms").unwrap().expect("each Linux has it");
-        assert!(whole().len() > 1 << 16);
+        assert!(contents().len() > 1 << 16);
         for _ in 0..2 {
             // Another program may load a module between two samples.
-            let mut is_whole = || source.read_whole(|text| Some(text == whole())).unwrap();
-            assert!((0..10).any(|_| is_whole()));
+            let mut is_complete = || source.read_complete(|text| Some(text == contents())).unwrap();
+            assert!((0..10).any(|_| is_complete()));
         }
     }
 

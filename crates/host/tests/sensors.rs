@@ -63,11 +63,11 @@ fn a_thread_that_shares_its_processor_waits_for_it_and_loses_it() {
             black_box(());
         }
         let change = sensors.sample(at(started)).since(&first);
-        let whole = Span::from(started.elapsed());
+        let elapsed = Span::from(started.elapsed());
         println!("600 ms with two busy threads per core: {change:?}");
         assert!(change.involuntary_switches.unwrap() > 0, "{change:?}");
         if let Some(delay) = change.run_delay {
-            assert!((Span::from_millis(50)..whole).contains(&delay), "{change:?}");
+            assert!((Span::from_millis(50)..elapsed).contains(&delay), "{change:?}");
         }
     });
 }

@@ -18,7 +18,7 @@ pub(crate) struct Claim {
     /// The paper's values.
     pub paper: String,
     pub ours: String,
-    pub holds: bool,
+    pub is_met: bool,
     /// Known reason if the claim does not hold.
     pub why: &'static str,
 }
@@ -38,8 +38,8 @@ impl Outcome {
         name: impl Into<String>,
         paper: impl Into<String>,
         ours: String,
-        holds: bool,
+        is_met: bool,
     ) {
-        self.claims.push(Claim { name: name.into(), paper: paper.into(), ours, holds, why: "" });
+        self.claims.push(Claim { name: name.into(), paper: paper.into(), ours, is_met, why: "" });
     }
 }

@@ -195,13 +195,15 @@ fn csv(record: &Record) -> Result<String, std::fmt::Error> {
 }
 
 const WIDTH: f64 = 960.0;
-const LEFT: f64 = 90.0;
-const RIGHT: f64 = 20.0;
+const LEFT_MARGIN: f64 = 90.0;
+const RIGHT_MARGIN: f64 = 20.0;
 
 /// Draws two plots: the task on the core, with losses marked, and below the receiver's sleep average.
 fn svg(options: &TraceArgs, record: &Record) -> Result<String, std::fmt::Error> {
     let (from, to) = (options.from as f64, options.to as f64);
-    let x = |at: Time| LEFT + (ms(at).clamp(from, to) - from) / (to - from) * (WIDTH - LEFT - RIGHT);
+    let x = |at: Time| {
+        LEFT_MARGIN + (ms(at).clamp(from, to) - from) / (to - from) * (WIDTH - LEFT_MARGIN - RIGHT_MARGIN)
+    };
     // The fair scheduler has no sleep average.
     let has_average = record.samples.iter().any(|sample| sample.sleep_average > Span::ZERO);
     let height = if has_average { 430 } else { 160 };
@@ -210,7 +212,7 @@ fn svg(options: &TraceArgs, record: &Record) -> Result<String, std::fmt::Error> 
         out,
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">
 <rect width="{WIDTH}" height="{height}" fill="#fff"/>
-<g fill="#333"><text x="{LEFT}" y="20" font-size="14">Time slices; losses are marked below</text>
+<g fill="#333"><text x="{LEFT_MARGIN}" y="20" font-size="14">Time slices; losses are marked below</text>
 <text x="10" y="52">receiver</text><text x="10" y="87">load</text><text x="10" y="118">losses</text></g>"##
     )?;
     for slice in &record.slices {
@@ -232,7 +234,7 @@ fn svg(options: &TraceArgs, record: &Record) -> Result<String, std::fmt::Error> 
     let bottom = height - 15;
     for tick in 0..=6 {
         let at = from + (to - from) * f64::from(tick) / 6.0;
-        let place = LEFT + (WIDTH - LEFT - RIGHT) * f64::from(tick) / 6.0;
+        let place = LEFT_MARGIN + (WIDTH - LEFT_MARGIN - RIGHT_MARGIN) * f64::from(tick) / 6.0;
         writeln!(
             out,
             r##"<text x="{place:.1}" y="{bottom}" text-anchor="middle" fill="#333">{at:.0} ms</text>"##
@@ -246,16 +248,16 @@ fn plot_average(out: &mut String, record: &Record, x: impl Fn(Time) -> f64) -> s
     let averages = || record.samples.iter().map(|sample| sample.sleep_average.as_millis_f64());
     let top = (averages().fold(1.0, f64::max) / 50.0).ceil() * 50.0;
     let title = "Sleep average of the receiver, ms";
-    writeln!(out, r##"<text x="{LEFT}" y="160" font-size="14" fill="#333">{title}</text>"##)?;
+    writeln!(out, r##"<text x="{LEFT_MARGIN}" y="160" font-size="14" fill="#333">{title}</text>"##)?;
     let y = |average: f64| 385.0 - average / top * 205.0;
     for step in 0..=4 {
         let value = top * f64::from(step) / 4.0;
-        let (at, right) = (y(value), WIDTH - RIGHT);
-        writeln!(out, r##"<path d="M{LEFT} {at:.1}H{right}" stroke="#ddd"/>"##)?;
+        let (at, right) = (y(value), WIDTH - RIGHT_MARGIN);
+        writeln!(out, r##"<path d="M{LEFT_MARGIN} {at:.1}H{right}" stroke="#ddd"/>"##)?;
         writeln!(
             out,
             r##"<text x="{}" y="{:.1}" text-anchor="end" fill="#333">{value:.0}</text>"##,
-            LEFT - 8.0,
+            LEFT_MARGIN - 8.0,
             at + 4.0
         )?;
     }
@@ -270,8 +272,8 @@ fn plot_average(out: &mut String, record: &Record, x: impl Fn(Time) -> f64) -> s
 
 fn save(options: &TraceArgs, record: &Record, file: &Path) -> Result<(), Problem> {
     let drawing = svg(options, record).map_err(io::Error::other);
-    let doing = format!("writing {}", file.display());
-    fs::write(file, drawing.while_doing(&doing)?).while_doing(&doing)
+    let context = format!("writing {}", file.display());
+    fs::write(file, drawing.while_doing(&context)?).while_doing(&context)
 }
 
 /// Prints the trace, and draws it if a file is given.
@@ -281,8 +283,8 @@ pub(crate) fn trace(options: &TraceArgs) -> Result<ExitCode, Problem> {
     }
     let record = simulate(options);
     let text = csv(&record).map_err(io::Error::other);
-    let doing = "writing to standard output";
-    io::stdout().write_all(text.while_doing(doing)?.as_bytes()).while_doing(doing)?;
+    let context = "writing to standard output";
+    io::stdout().write_all(text.while_doing(context)?.as_bytes()).while_doing(context)?;
     if let Some(file) = &options.svg {
         save(options, &record, file)?;
     }
@@ -304,8 +306,8 @@ pub(crate) fn draw_both(out: &Path) -> Result<Outcome, Problem> {
         outcome.row("schedulers", row);
         if scheduler == Scheduler::O1 {
             let ours = format!("{without_core} of {losses} while the load has the core");
-            let holds = losses > 0 && without_core * 10 >= losses * 9;
-            outcome.claim("packets are lost while the receiver has no core", "figure 7", ours, holds);
+            let is_met = losses > 0 && without_core * 10 >= losses * 9;
+            outcome.claim("packets are lost while the receiver has no core", "figure 7", ours, is_met);
         }
     }
     Ok(outcome)

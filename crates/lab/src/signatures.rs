@@ -47,7 +47,7 @@ pub(crate) struct SignaturesArgs {
 
 /// Returns the text and number of a run's windows with losses.
 fn text(name: &str, report: &RunReport, recorded: &[Recorded]) -> (String, usize) {
-    let (mut text, mut windows) = (format!("# {name}: {}\n", report.given()), 0);
+    let (mut text, mut windows) = (format!("# {name}: {}\n", report.run_values()), 0);
     for of in recorded {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "# session {}: {}", of.session, report.drops_text(&of.session));

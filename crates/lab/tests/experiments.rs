@@ -192,8 +192,8 @@ fn missing_or_invalid_plans_are_reported_with_a_hint() {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("broken.toml");
     fs::write(&plan, documented().replace("session.bulk.rtt", "session.bulk.speed")).unwrap();
-    let said = complaint(&["run", plan.to_str().unwrap()]);
-    assert!(said.contains("is not available here") && said.contains("goodput"), "{said}");
+    let error = complaint(&["run", plan.to_str().unwrap()]);
+    assert!(error.contains("is not available here") && error.contains("goodput"), "{error}");
     fs::write(&plan, documented().replace("seeds = 20", "seeds = 0")).unwrap();
     assert!(complaint(&["run", plan.to_str().unwrap()]).contains("nonzero"));
 }

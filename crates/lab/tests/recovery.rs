@@ -32,8 +32,8 @@ fn run(law: &str, seconds: u64, what: &str, look: std::ops::Range<usize>) -> f64
     let file = dir.path().join("recovery.toml");
     fs::write(&file, scenario(law, seconds, what)).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_haul-lab")).arg("sim").arg(&file).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{law}: {said}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{law}: {stderr}"));
     let silences = &all["runs"][0]["sessions"][0]["silences"];
     assert!(*silences == 0 || what.contains("pause"), "{law}, {what}");
     goodput(&all["runs"][0], look)

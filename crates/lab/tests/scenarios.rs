@@ -132,10 +132,10 @@ bytes = \"2MB\"
 
 #[test]
 fn a_session_runs_any_preset_and_can_switch_laws() {
-    let given = "recipe = \"rapid+\"\nrate = \"90Mbit\"\nset = { \"rate_control.k\" = \"4\" }
+    let session_text = "recipe = \"rapid+\"\nrate = \"90Mbit\"\nset = { \"rate_control.k\" = \"4\" }
         switch = [{ at = \"1s\", controller = \"fixed\", rate = \"20Mbit\" }]\n";
     let long = SMALL.replace("cap =", "record = \"250ms\"\ncap =").replace("2MB", "20MB");
-    let output = run_text(&format!("{long}{given}"), &[]);
+    let output = run_text(&format!("{long}{session_text}"), &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["runs"][0]["sessions"][0]["controller"], "rapid_plus");

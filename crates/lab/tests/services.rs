@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Measurements run one at a time: the turn-around ends have high priority and busy-poll, which leaves no CPU
 /// time for concurrent streams.
-static ALONE: Mutex<()> = Mutex::new(());
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
 fn services(args: &[&str]) -> String {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(env!("CARGO_BIN_EXE_haul-lab"));
     let output = command.arg("services").args(args).stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -149,7 +149,7 @@ fn udt_is_measured_like_the_others_if_available() {
 }
 
 /// Returns the number of processes with this path in their arguments.
-fn working_in(directory: &Path) -> usize {
+fn processes_in(directory: &Path) -> usize {
     let name = directory.to_str().unwrap();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let arguments = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
@@ -161,7 +161,7 @@ fn a_measurement_ended_by_a_signal_leaves_nothing_behind() {
     if !privileged("a_measurement_ended_by_a_signal_leaves_nothing_behind") {
         return;
     }
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_haul-lab"));
     command.args(["services", "rates", "--rtt", "20"]).env("TMPDIR", directory.path());
@@ -173,8 +173,8 @@ fn a_measurement_ended_by_a_signal_leaves_nothing_behind() {
         assert!(start.elapsed() < Duration::from_secs(60), "it did not start");
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(working_in(&files) > 0, "no process has the directory in its arguments");
+    assert!(processes_in(&files) > 0, "no process has the directory in its arguments");
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(143));
-    assert_eq!((working_in(&files), std::fs::read_dir(directory.path()).unwrap().count()), (0, 0));
+    assert_eq!((processes_in(&files), std::fs::read_dir(directory.path()).unwrap().count()), (0, 0));
 }

@@ -134,13 +134,13 @@ mod tests {
         let mut meter = DeliveryMeter::default();
         let span = Span::from_millis(20);
         // 100 Mbit/s for 20 ms, then nothing for 80 ms.
-        let told = |n: u64| ((n / 20 * 100 + n % 20) as u32 * 1_000, n * 12_500);
+        let arrival = |n: u64| ((n / 20 * 100 + n % 20) as u32 * 1_000, n * 12_500);
         let rates: Vec<_> = (0..200u64)
             .filter_map(|n| {
                 if n % 20 == 0 {
                     meter.resume();
                 }
-                let (at, bytes) = told(n);
+                let (at, bytes) = arrival(n);
                 let rate = meter.on_feedback(at, bytes, span);
                 assert!(meter.is_resumed(), "{n}");
                 rate

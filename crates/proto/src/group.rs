@@ -128,7 +128,7 @@ pub trait Member {
     fn received(&self) -> u64;
 
     /// Sends it its rate. Returns false if that was not possible; the next round tries again.
-    fn tell(&mut self, rate: Rate) -> bool;
+    fn set_rate(&mut self, rate: Rate) -> bool;
 }
 
 #[derive(Debug)]
@@ -167,16 +167,16 @@ impl<M: Member> Group<M> {
         id
     }
 
-    /// Removes the senders for which `stays` returns false. If any, starts a new round and returns true.
-    pub fn retain(&mut self, mut stays: impl FnMut(SenderId, &M) -> bool) -> bool {
+    /// Removes the senders for which `is_kept` returns false. If any, starts a new round and returns true.
+    pub fn retain(&mut self, mut is_kept: impl FnMut(SenderId, &M) -> bool) -> bool {
         let before = self.entries.len();
         let assigner = &mut self.assigner;
         self.entries.retain(|entry| {
-            let stays = stays(entry.id, &entry.member);
-            if !stays {
+            let is_kept = is_kept(entry.id, &entry.member);
+            if !is_kept {
                 assigner.remove(entry.id);
             }
-            stays
+            is_kept
         });
         let has_removed = self.entries.len() < before;
         if has_removed {
@@ -219,7 +219,7 @@ impl<M: Member> Group<M> {
             let Some(rate) = self.assigner.quota(entry.id).filter(|rate| entry.sent != Some(*rate)) else {
                 continue;
             };
-            if entry.member.tell(rate) {
+            if entry.member.set_rate(rate) {
                 entry.sent = Some(rate);
             }
         }
@@ -270,7 +270,7 @@ mod tests {
             self.sent.get()
         }
 
-        fn tell(&mut self, rate: Rate) -> bool {
+        fn set_rate(&mut self, rate: Rate) -> bool {
             if self.accepts {
                 self.quotas.push(rate);
             }
@@ -325,10 +325,10 @@ mod tests {
                 prop_assert!(*quota <= demand.rate);
                 if *quota < demand.rate {
                     // Unsatisfied: then nobody has more by weight, except for rounding.
-                    let own = quota.as_bps() as f64 / f64::from(demand.weight.get());
+                    let ours = quota.as_bps() as f64 / f64::from(demand.weight.get());
                     for (other, theirs) in demands.iter().zip(&quotas) {
                         let theirs = theirs.as_bps() as f64 / f64::from(other.weight.get());
-                        prop_assert!(theirs <= own + 1.0 + own * 1e-9 + rounding as f64, "{theirs} > {own}");
+                        prop_assert!(theirs <= ours + 1.0 + ours * 1e-9 + rounding as f64, "{theirs} > {ours}");
                     }
                 }
             }

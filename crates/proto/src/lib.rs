@@ -34,7 +34,7 @@ pub use bulk::{
 pub use control::suspension;
 pub use control::{
     Boundary, BuildLaw, CauseAware, ControllerConfig, ControllerError, Delivery, FeedbackSample, Fixed,
-    LawRegistration, Limits, LossRun, LossRuns, MAX_PAUSE, MIN_RATE, MIN_WINDOW, OwnHost, Permit,
+    LawRegistration, Limits, LocalHostSample, LossRun, LossRuns, MAX_PAUSE, MIN_RATE, MIN_WINDOW, Permit,
     RateController, RateState, SentBatch, Unit, build_controller, burst_for, highspeed_response, law,
     law_names, laws,
 };

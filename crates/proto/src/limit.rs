@@ -26,7 +26,7 @@ const MIN_CONCLUSIVE: Span = Span::from_secs(1);
 const FILLED_SHARE: f64 = 0.85;
 const HALVED_SHARE: f64 = 0.5;
 /// Round trips for start and end, in which hardly anything is sent under any law. Our choice.
-const TO_FILL: f64 = 20.0;
+const FILL_ROUND_TRIPS: f64 = 20.0;
 /// Share of random losses from which on they are reported. Our choice: one overflow at the start of a law
 /// that then collapses loses about sixty times as many packets.
 const RANDOM_SHARE: f64 = 0.01;
@@ -128,8 +128,9 @@ pub fn limit_of_sender(evidence: &LimitEvidence) -> Option<Limit> {
         let _ =
             write!(found.evidence, "; nothing was acknowledged for {:.1} s", evidence.silent.as_secs_f64());
     }
-    let is_told = if found.what == PATH { has_rate } else { has_rate || evidence.elapsed >= MIN_CONCLUSIVE };
-    is_told.then_some(found)
+    let is_conclusive =
+        if found.what == PATH { has_rate } else { has_rate || evidence.elapsed >= MIN_CONCLUSIVE };
+    is_conclusive.then_some(found)
 }
 
 /// Limit reported by a receiver that saw no evidence of one.
@@ -154,13 +155,13 @@ pub fn limit_of_receiver(goodput: Rate, ceiling: Option<Rate>, packets: u64, soc
 
 /// Names the limit by what took most of the time.
 fn most_time(evidence: &LimitEvidence) -> Limit {
-    let Waiting { ceiling, quota, receiver, source, acknowledgement, wants, busy, .. } = evidence.waiting;
+    let Waiting { ceiling, quota, receiver, source, acknowledgement, requests, busy, .. } = evidence.waiting;
     let path = for_path(&evidence.waiting);
-    let sending = [path, ceiling, quota, receiver, source, acknowledgement, wants, busy];
+    let sending = [path, ceiling, quota, receiver, source, acknowledgement, requests, busy];
     let sending = sending.into_iter().fold(Span::ZERO, |a, b| a + b);
     let settling = evidence.elapsed.saturating_sub(sending);
     let share = |span: Span| span.as_secs_f64() / (sending + settling).as_secs_f64().max(1e-9);
-    let most = [path, ceiling, quota, receiver, source, wants, busy, settling, acknowledgement];
+    let most = [path, ceiling, quota, receiver, source, requests, busy, settling, acknowledgement];
     let most = most.into_iter().max().unwrap_or_default();
     let found =
         |what, span, words: &str| limit(what, format!("{words} for {} of the time", percent(share(span))));
@@ -172,11 +173,11 @@ fn most_time(evidence: &LimitEvidence) -> Limit {
         }
         _ if most == receiver => found("receiver_storage", receiver, "writing was behind"),
         _ if most == source => found("sender_storage", source, "reading was behind"),
-        _ if most == wants && wants <= evidence.min_rtt * MAX_REQUEST_RTTS => {
-            found("round_trips", wants, "the sender waited for the receiver's next request")
+        _ if most == requests && requests <= evidence.min_rtt * MAX_REQUEST_RTTS => {
+            found("round_trips", requests, "the sender waited for the receiver's next request")
         }
-        _ if most == wants => {
-            found("receiver_storage", wants, "the receiver was comparing files, and requested nothing,")
+        _ if most == requests => {
+            found("receiver_storage", requests, "the receiver was comparing files, and requested nothing,")
         }
         _ if most == settling => found(
             "receiver_storage",
@@ -186,7 +187,7 @@ fn most_time(evidence: &LimitEvidence) -> Limit {
         _ if most == acknowledgement => {
             found("round_trips", acknowledgement, "everything was sent and awaited acknowledgement")
         }
-        _ if share(busy) >= BUSY_SHARE && !is_kept_to(evidence) => {
+        _ if share(busy) >= BUSY_SHARE && !has_reached_ceiling(evidence) => {
             found("sender_cpu", busy, "the sender was busy or waited for a processor,")
         }
         _ => of_path(evidence),
@@ -209,7 +210,7 @@ fn of_path(evidence: &LimitEvidence) -> Limit {
     if evidence.ceiling.is_none() && evidence.waiting.ceiling > for_path(&evidence.waiting) {
         return limit("rate_ceiling", format!("it was given one on the way, and {} was sent", evidence.sent));
     }
-    if let Some(words) = behind(evidence) {
+    if let Some(words) = late_receiver(evidence) {
         return limit("receiver_host", words);
     }
     let round_trips = evidence.elapsed.as_secs_f64() / evidence.min_rtt.as_secs_f64().max(1e-6);
@@ -226,7 +227,8 @@ fn of_path(evidence: &LimitEvidence) -> Limit {
 fn held_by_law(evidence: &LimitEvidence, round_trips: f64) -> Option<String> {
     let lost = evidence.lost.max(1) as f64;
     let at_random = evidence.lost_by_cause.of(Cause::Random) as f64 / lost;
-    let could = (1.0 - TO_FILL / round_trips).max(0.0) * evidence.peak_delivery.as_bps().max(1) as f64;
+    let could =
+        (1.0 - FILL_ROUND_TRIPS / round_trips).max(0.0) * evidence.peak_delivery.as_bps().max(1) as f64;
     let sent = evidence.sent.as_bps() as f64 / could;
     let is_held =
         (at_random >= 0.5 && sent < FILLED_SHARE) || (at_random >= RANDOM_SHARE && sent < HALVED_SHARE);
@@ -242,10 +244,10 @@ fn held_by_law(evidence: &LimitEvidence, round_trips: f64) -> Option<String> {
 
 /// Describes the receiving host's losses if there are enough to report.
 fn lost_at_host(evidence: &LimitEvidence) -> Option<String> {
-    let is_much = |count: u64| share_of_packets(count, evidence) >= HOST_DROPS_SHARE;
-    if is_much(evidence.receiver_drops) {
+    let is_significant = |count: u64| share_of_packets(count, evidence) >= HOST_DROPS_SHARE;
+    if is_significant(evidence.receiver_drops) {
         Some(format!("its kernel dropped {} socket buffers", evidence.receiver_drops))
-    } else if is_much(evidence.lost_by_cause.of(Cause::ReceiverHost)) {
+    } else if is_significant(evidence.lost_by_cause.of(Cause::ReceiverHost)) {
         let share = evidence.lost_by_cause.of(Cause::ReceiverHost) as f64 / evidence.lost.max(1) as f64;
         Some(format!("{} of the losses occurred in the receiving host, by their pattern", percent(share)))
     } else {
@@ -255,16 +257,16 @@ fn lost_at_host(evidence: &LimitEvidence) -> Option<String> {
 
 /// Describes a receiver that lagged behind for most of the time. Its socket buffer may prevent losses, but it
 /// acknowledges late. The path is not the limit of the sending rate if it once delivered more.
-fn behind(evidence: &LimitEvidence) -> Option<String> {
+fn late_receiver(evidence: &LimitEvidence) -> Option<String> {
     let share = evidence.receiver_waited.as_secs_f64() / evidence.elapsed.as_secs_f64().max(1e-9);
-    let is_behind = share >= BUSY_SHARE && evidence.sent < evidence.peak_delivery.mul_f64(FILLED_SHARE);
-    is_behind.then(|| {
+    let is_late = share >= BUSY_SHARE && evidence.sent < evidence.peak_delivery.mul_f64(FILLED_SHARE);
+    is_late.then(|| {
         format!("it lacked a processor or read packets late for {} of the time", percent(share.min(1.0)))
     })
 }
 
 /// Whether the mean rate reached the ceiling: then nothing else was the limit, however busy the sender was.
-fn is_kept_to(evidence: &LimitEvidence) -> bool {
+fn has_reached_ceiling(evidence: &LimitEvidence) -> bool {
     evidence.ceiling.is_some_and(|ceiling| evidence.sent >= ceiling.mul_f64(CEILING_SHARE))
 }
 
@@ -343,23 +345,26 @@ mod tests {
     #[test]
     fn a_receiver_short_of_processor_time_is_the_limit_without_losses() {
         let known = evidence(Waiting { window: seconds(9.0), ..Waiting::default() });
-        let told = |sent, waited| {
+        let limit_of = |sent, waited| {
             let (sent, receiver_waited) = (Rate::from_mbps(sent), seconds(waited));
             limit_of_sender(&LimitEvidence { sent, receiver_waited, lost: 0, ..known }).unwrap().what
         };
         // The path once delivered 950 Mbit/s; the run lasts 10 s.
-        assert_eq!([told(100, 8.0), told(100, 4.0), told(900, 8.0)], ["receiver_host", PATH, PATH]);
+        assert_eq!(
+            [limit_of(100, 8.0), limit_of(100, 4.0), limit_of(900, 8.0)],
+            ["receiver_host", PATH, PATH]
+        );
     }
 
     /// On a shared machine a slow transfer waits for a processor most of the time between two packets.
     #[test]
     fn a_reached_ceiling_is_the_limit_of_a_busy_sender() {
         let known = evidence(Waiting { busy: seconds(8.0), pacer: seconds(1.0), ..Waiting::default() });
-        let told = |ceiling| {
+        let limit_of = |ceiling| {
             let ceiling = Some(Rate::from_mbps(ceiling));
             limit_of_sender(&LimitEvidence { ceiling, ..known }).unwrap().what
         };
-        assert_eq!([950, 2_000].map(told), ["rate_ceiling", "sender_cpu"]);
+        assert_eq!([950, 2_000].map(limit_of), ["rate_ceiling", "sender_cpu"]);
     }
 
     #[test]
@@ -373,9 +378,9 @@ mod tests {
         assert_eq!(name(Waiting { window: seconds(2.0), pacer: seconds(7.0), ..base }), "path");
         assert_eq!(name(Waiting { acknowledgement: seconds(9.0), ..base }), "round_trips");
         assert_eq!(name(Waiting { quota: seconds(6.0), pacer: seconds(3.0), ..base }), "receiver_share");
-        assert_eq!(name(Waiting { wants: seconds(9.0), ..base }), "receiver_storage");
+        assert_eq!(name(Waiting { requests: seconds(9.0), ..base }), "receiver_storage");
         let far =
-            LimitEvidence { min_rtt: seconds(1.0), ..evidence(Waiting { wants: seconds(9.0), ..base }) };
+            LimitEvidence { min_rtt: seconds(1.0), ..evidence(Waiting { requests: seconds(9.0), ..base }) };
         assert_eq!(limit_of_sender(&far).unwrap().what, "round_trips");
     }
 
@@ -390,7 +395,7 @@ mod tests {
     #[test]
     fn a_ceiling_is_the_limit_only_if_delivered() {
         let waiting = Waiting { pacer: seconds(9.0), busy: seconds(1.0), ..Waiting::default() };
-        let told = |cause, share: f64, sent| {
+        let limit_of = |cause, share: f64, sent| {
             let lost = (700_000.0 * share) as u64;
             let mut lost_by_cause = CauseCounts::default();
             lost_by_cause.add(cause, lost);
@@ -398,9 +403,12 @@ mod tests {
             let known = LimitEvidence { sent, ceiling, lost, lost_by_cause, ..evidence(waiting) };
             limit_of_sender(&known).unwrap().what
         };
-        assert_eq!([0.02, 0.3].map(|share| told(Cause::Congestion, share, 1_000)), ["rate_ceiling", PATH]);
-        assert_eq!(told(Cause::Random, 0.3, 1_000), "rate_ceiling");
-        let at_host = |share, sent| told(Cause::ReceiverHost, share, sent);
+        assert_eq!(
+            [0.02, 0.3].map(|share| limit_of(Cause::Congestion, share, 1_000)),
+            ["rate_ceiling", PATH]
+        );
+        assert_eq!(limit_of(Cause::Random, 0.3, 1_000), "rate_ceiling");
+        let at_host = |share, sent| limit_of(Cause::ReceiverHost, share, sent);
         assert_eq!(
             [at_host(0.02, 1_000), at_host(0.3, 1_000), at_host(0.02, 700)],
             ["rate_ceiling", "receiver_host", "receiver_host"]
@@ -412,9 +420,9 @@ mod tests {
         let waiting = Waiting { ceiling: seconds(5.0), window: seconds(4.0), ..Waiting::default() };
         let known =
             LimitEvidence { ceiling: Some(Rate::from_mbps(950)), silent: seconds(4.0), ..evidence(waiting) };
-        let told = limit_of_sender(&known).unwrap();
-        assert_eq!(told.what, "rate_ceiling");
-        assert!(told.evidence.ends_with("; nothing was acknowledged for 4.0 s"), "{}", told.evidence);
+        let found = limit_of_sender(&known).unwrap();
+        assert_eq!(found.what, "rate_ceiling");
+        assert!(found.evidence.ends_with("; nothing was acknowledged for 4.0 s"), "{}", found.evidence);
     }
 
     #[test]
@@ -474,23 +482,23 @@ mod tests {
 
     #[test]
     fn a_law_that_takes_random_losses_for_congestion_is_the_limit_and_a_full_queue_the_path() {
-        let told = |cause, sent| {
+        let limit_of = |cause, sent| {
             let mut lost_by_cause = CauseCounts::default();
             lost_by_cause.add(cause, 600);
             let waiting = Waiting { window: seconds(9.0), ..Waiting::default() };
             let (sent, known) = (Rate::from_mbps(sent), evidence(waiting));
             limit_of_sender(&LimitEvidence { sent, lost_by_cause, ..known }).unwrap().what
         };
-        assert_eq!((told(Cause::Random, 300), told(Cause::Random, 900)), ("law".into(), PATH.into()));
+        assert_eq!((limit_of(Cause::Random, 300), limit_of(Cause::Random, 900)), ("law".into(), PATH.into()));
         assert_eq!(
-            (told(Cause::Congestion, 300), told(Cause::Inconclusive, 300)),
+            (limit_of(Cause::Congestion, 300), limit_of(Cause::Inconclusive, 300)),
             (PATH.into(), PATH.into())
         );
     }
 
     #[test]
     fn a_law_is_not_blamed_for_start_and_end() {
-        let told = |elapsed, sent| {
+        let limit_of = |elapsed, sent| {
             let mut lost_by_cause = CauseCounts::default();
             lost_by_cause.add(Cause::Random, 600);
             let waiting = Waiting { window: seconds(elapsed * 0.9), ..Waiting::default() };
@@ -500,7 +508,7 @@ mod tests {
         };
         // 24 and 60 round trips, as many as a short copy and the demo take.
         assert_eq!(
-            (told(1.2, 380), told(3.0, 670), told(3.0, 400)),
+            (limit_of(1.2, 380), limit_of(3.0, 670), limit_of(3.0, 400)),
             (PATH.into(), PATH.into(), "law".into())
         );
     }

@@ -152,27 +152,27 @@ mod tests {
     use crate::rtt::RttEstimator;
 
     /// Queueing delays (ms) computed from delays (ms) reported every 5 ms without loss.
-    fn told(delays: impl IntoIterator<Item = f64>) -> Vec<u64> {
-        told_of(delays.into_iter().map(|delay| (delay, 0)))
+    fn detections(delays: impl IntoIterator<Item = f64>) -> Vec<u64> {
+        detections_with_losses(delays.into_iter().map(|delay| (delay, 0)))
     }
 
     /// The same with this many packets lost for every ten that arrive.
-    fn told_of(delays: impl IntoIterator<Item = (f64, u64)>) -> Vec<u64> {
+    fn detections_with_losses(delays: impl IntoIterator<Item = (f64, u64)>) -> Vec<u64> {
         let (mut path, rtt) = (LongerPath::default(), RttEstimator::new(Span::from_millis(40)));
-        let tell = |(n, (delay, lost)): (usize, (f64, u64))| {
+        let on_sample = |(n, (delay, lost)): (usize, (f64, u64))| {
             let now = Time::ZERO + Span::from_millis(5) * n as u64;
             let delay = Span::from_secs_f64(delay / 1e3);
             path.without(&feedback(now, &rtt, 10, lost, None), delay).as_micros() / 1_000
         };
-        delays.into_iter().enumerate().map(tell).collect()
+        delays.into_iter().enumerate().map(on_sample).collect()
     }
 
     /// A constant rate of five times the path's fills its queue at once and keeps it full.
     #[test]
     fn a_persistent_delay_with_heavy_loss_is_a_queue() {
         let full = |lost| (0..800).map(move |n| if n < 10 { (0.0, 0) } else { (38.0, lost) });
-        assert_eq!(told_of(full(40))[799], 38);
-        assert_eq!(told_of(full(4))[799], 0, "a medium may lose much, too");
+        assert_eq!(detections_with_losses(full(40))[799], 38);
+        assert_eq!(detections_with_losses(full(4))[799], 0, "a medium may lose much, too");
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
                 30.0 + (n % 100) as f64 / 10.0
             }
         };
-        let queue = told((0..800).map(steps));
+        let queue = detections((0..800).map(steps));
         assert_eq!((queue[20], queue[300], queue[799]), (30, 0, 9));
     }
 
@@ -194,16 +194,16 @@ mod tests {
     fn a_standing_queue_before_a_step_remains_a_queue() {
         let full = |n: usize| f64::min(n as f64 / 10.0, 20.0);
         let longer = |n: usize| f64::from(u8::from(n >= 400)) * 60.0 + f64::from(u8::from(n >= 800)) * 30.0;
-        let queue = told((0..1_200).map(|n| full(n) + longer(n)));
+        let queue = detections((0..1_200).map(|n| full(n) + longer(n)));
         assert_eq!((queue[399], queue[799], queue[1_199]), (20, 20, 20));
         // The queue drains on the longer path.
-        let queue = told((0..800).map(|n| longer(n) + if n < 450 { full(n) } else { 0.0 }));
+        let queue = detections((0..800).map(|n| longer(n) + if n < 450 { full(n) } else { 0.0 }));
         assert_eq!(queue[799], 0);
     }
 
     #[test]
     fn a_path_that_is_short_again_adds_no_delay() {
-        let queue = told((0..900).map(|n| {
+        let queue = detections((0..900).map(|n| {
             if (10..400).contains(&n) {
                 30.0
             } else if n < 600 {
@@ -218,11 +218,12 @@ mod tests {
     #[test]
     fn growing_and_burst_filled_queues_are_queues() {
         // The queue grows by 1 ms per 5 ms and stays full.
-        let grows = told((0..800).map(|n| f64::min(n as f64, 20.0)));
+        let grows = detections((0..800).map(|n| f64::min(n as f64, 20.0)));
         assert_eq!((grows[300], grows[799]), (20, 20));
         // The queue is filled at once every 500 ms and drains within 250 ms.
-        let bursts =
-            told((0..800).map(|n| if n < 50 { 0.0 } else { 20.0 - f64::min((n % 100) as f64 * 0.4, 20.0) }));
+        let bursts = detections(
+            (0..800).map(|n| if n < 50 { 0.0 } else { 20.0 - f64::min((n % 100) as f64 * 0.4, 20.0) }),
+        );
         assert_eq!((bursts[700], bursts[760]), (20, 0));
     }
 }

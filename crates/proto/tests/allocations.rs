@@ -30,9 +30,9 @@ impl Open for Plain {
     }
 }
 
-struct Endless;
+struct EndlessSource;
 
-impl ObjectSource for Endless {
+impl ObjectSource for EndlessSource {
     fn available(&mut self) -> Available {
         Available { upto: 1 << 40, end: false }
     }
@@ -44,9 +44,9 @@ impl ObjectSource for Endless {
     fn release(&mut self, _: u64) {}
 }
 
-struct Nowhere;
+struct DiscardingSink;
 
-impl ObjectSink for Nowhere {
+impl ObjectSink for DiscardingSink {
     fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
 
     fn limit(&mut self) -> u64 {
@@ -86,11 +86,11 @@ impl Pair {
                 now,
                 &SenderConfig::default(),
                 link(),
-                Box::new(Endless),
+                Box::new(EndlessSource),
                 controller,
                 1 << 40,
             ),
-            receiver: Receiver::new(now, receiver_config, link(), Box::new(Nowhere)),
+            receiver: Receiver::new(now, receiver_config, link(), Box::new(DiscardingSink)),
             slot: vec![0; 65_536],
             batches: 0,
         }

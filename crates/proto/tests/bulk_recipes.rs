@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use common::{Checksum, PatternSource, Shared, Sunk, link};
+use common::{Checksum, PatternSource, Shared, SinkState, link};
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
 use haul_proto::micro::registry;
 use haul_proto::presets::{PRESETS, preset};
@@ -46,7 +46,7 @@ struct Way {
 struct Path {
     now: Time,
     ends: [Stack; 2],
-    sunk: Arc<Mutex<Sunk>>,
+    sink_state: Arc<Mutex<SinkState>>,
     in_transit: BinaryHeap<InTransit>,
     rng: Rng,
     faults: Faults,
@@ -70,7 +70,7 @@ impl Path {
     fn up_to(limit: u64, recipe: &Recipe, len: u64, loss: f64, seed: u64) -> Self {
         println!("seed {seed}");
         let compiled = Arc::new(registry()).compile(recipe, Checksum.tag_len()).unwrap();
-        let sunk = Arc::new(Mutex::new(Sunk { limit, ..Sunk::default() }));
+        let sink_state = Arc::new(Mutex::new(SinkState { limit, ..SinkState::default() }));
         let stack = |ends: Ends| {
             let mut setup = Setup::new(Time::ZERO);
             setup.keys = Some((Box::new(Checksum), Box::new(Checksum)));
@@ -80,11 +80,12 @@ impl Path {
         };
         let source = PatternSource { len, released: Arc::default() };
         let sends = stack(Ends { object_source: Some(Box::new(source)), ..Ends::default() });
-        let takes = stack(Ends { object_sink: Some(Box::new(Shared(sunk.clone()))), ..Ends::default() });
+        let takes =
+            stack(Ends { object_sink: Some(Box::new(Shared(sink_state.clone()))), ..Ends::default() });
         Self {
             now: Time::ZERO,
             ends: [sends, takes],
-            sunk,
+            sink_state,
             in_transit: BinaryHeap::new(),
             rng: Rng::from_seed(seed),
             faults: Faults { loss, ..Faults::default() },
@@ -187,9 +188,14 @@ impl Path {
         }
     }
 
-    fn assert_whole(&self, len: u64) {
-        let sunk = self.sunk.lock().unwrap();
-        assert_eq!((sunk.complete, sunk.wrong, sunk.delivered), (Some(len), 0, len), "{:?}", self.events);
+    fn assert_complete(&self, len: u64) {
+        let sink_state = self.sink_state.lock().unwrap();
+        assert_eq!(
+            (sink_state.complete, sink_state.wrong, sink_state.delivered),
+            (Some(len), 0, len),
+            "{:?}",
+            self.events
+        );
         assert!(self.events[0].contains(&StackEvent::Delivered), "{:?}", self.events);
     }
 }
@@ -212,31 +218,34 @@ fn pass(now: Time, from: &mut impl Machine, to: &mut impl Machine) {
 /// peer requests during the session.
 #[test]
 fn no_end_changes_the_recipe_of_a_session_that_moves_an_object() {
-    let mut wish = shipped("bulk");
-    wish.set("rate_control.rate", "1Tbit").unwrap();
-    wish.set("retransmit.window", "10000000").unwrap();
+    let mut requested = shipped("bulk");
+    requested.set("rate_control.rate", "1Tbit").unwrap();
+    requested.set("retransmit.window", "10000000").unwrap();
     let of_other_parts = shipped("bulk").with("statistics");
-    for wish in [wish, of_other_parts] {
+    for requested in [requested, of_other_parts] {
         let control = ControllerConfig { ceiling: None, initial_rtt: DELAY, feedback_interval: DELAY };
         let controller = build_controller("delivery", &control).unwrap();
         let source = Box::new(PatternSource { len: 0, released: Arc::default() });
         let config = SenderConfig::default();
         let sender = Sender::with_config(Time::ZERO, &config, link(), source, controller, 1 << 20).unwrap();
-        assert_refuses(sender, &wish);
+        assert_refuses(sender, &requested);
         let silence = Span::from_secs(15);
         let config = ReceiverConfig { feedback_interval: DELAY, feedback_datagram: 1_200, silence };
-        assert_refuses(Receiver::new(Time::ZERO, config, link(), Box::new(Shared(Arc::default()))), &wish);
+        assert_refuses(
+            Receiver::new(Time::ZERO, config, link(), Box::new(Shared(Arc::default()))),
+            &requested,
+        );
     }
 }
 
-/// Asserts that one end of a session refuses the other's request to change to `wish`.
+/// Asserts that one end of a session refuses the other's request to change to `requested`.
 #[track_caller]
-fn assert_refuses(mut end: impl Machine, wish: &Recipe) {
+fn assert_refuses(mut end: impl Machine, requested: &Recipe) {
     let mut setup = Setup::new(Time::ZERO);
     setup.keys = Some((Box::new(Checksum), Box::new(Checksum)));
     let compiled = Arc::new(registry()).compile(&shipped("bulk"), Checksum.tag_len()).unwrap();
     let mut hostile = Stack::new(compiled, setup).unwrap();
-    hostile.reconfigure(Time::ZERO, wish).unwrap();
+    hostile.reconfigure(Time::ZERO, requested).unwrap();
     let mut now = Time::ZERO;
     let reason = loop {
         now += Span::from_millis(1);
@@ -279,7 +288,7 @@ fn each_recipe_transfers_an_object_over_a_lossy_path() {
         for len in [0, 1, 5_000_000, 20_000_000] {
             let mut path = Path::new(&shipped(name), len, 0.03, seed);
             path.run(Span::from_secs(20));
-            path.assert_whole(len);
+            path.assert_complete(len);
         }
     }
 }
@@ -290,7 +299,7 @@ fn the_papers_control_laws_transfer_an_object() {
     for (seed, name) in (10..).zip(objects) {
         let mut path = Path::new(&shipped(name), 5_000_000, 0.005, seed);
         path.run(Span::from_secs(30));
-        path.assert_whole(5_000_000);
+        path.assert_complete(5_000_000);
     }
 }
 
@@ -304,7 +313,7 @@ fn takes_with(seed: u64, name: &str, loss: f64) -> f64 {
     recipe.set("rate_control.rate", "40Mbit").unwrap();
     let mut path = Path::new(&recipe, 5_000_000, loss, seed);
     path.run(Span::from_secs(120));
-    path.assert_whole(5_000_000);
+    path.assert_complete(5_000_000);
     path.now.since(Time::ZERO).as_secs_f64()
 }
 
@@ -326,7 +335,7 @@ fn a_lossy_chunk_lowers_the_next_rate_and_rounds_are_evaluated() {
         recipe.set("rate_control.rate", "40Mbit").unwrap();
         let mut path = Path::new(&recipe, 5_000_000, 0.1, 43);
         path.run(Span::from_secs(60));
-        path.assert_whole(5_000_000);
+        path.assert_complete(5_000_000);
         path.now.since(Time::ZERO).as_secs_f64()
     };
     let slower = chunked("fobs-gentle") / chunked("fobs");
@@ -349,7 +358,7 @@ fn rbudp_retransmits_exactly_the_missing_packets_after_each_round() {
     let len = 20_000_000;
     let mut path = Path::new(&shipped("rbudp"), len, 0.05, 7);
     path.run(Span::from_secs(20));
-    path.assert_whole(len);
+    path.assert_complete(len);
     let segments = 20_000_000_u64.div_ceil(1_200 - 31);
     let stats = path.ends[0].stats();
     let first_round = places(&path, true, 16)[0];
@@ -378,9 +387,9 @@ fn a_slow_sink_slows_every_recipe_without_losses() {
         // Nothing above the limit is sent while the limit stands.
         path.run(Span::from_millis(400));
         assert!(path.ends[0].stats().bytes_sent < 1_100_000, "{name}: {:?}", path.ends[0].stats());
-        path.sunk.lock().unwrap().limit = u64::MAX;
+        path.sink_state.lock().unwrap().limit = u64::MAX;
         path.run(Span::from_secs(10));
-        path.assert_whole(len);
+        path.assert_complete(len);
         assert_eq!(path.ends[1].stats().violations, 0, "{name}");
     }
 }
@@ -394,13 +403,15 @@ fn retransmissions_arrive_while_the_receiver_accepts_no_new_data() {
         recipe.set("object.first_limit", "1MB").unwrap();
         let len = 30_000_000;
         let mut path = Path::up_to(1_000_000, &recipe, len, 0.1, 17);
-        while path.now < Time::ZERO + Span::from_secs(60) && path.sunk.lock().unwrap().complete.is_none() {
+        while path.now < Time::ZERO + Span::from_secs(60)
+            && path.sink_state.lock().unwrap().complete.is_none()
+        {
             path.step();
-            let mut sunk = path.sunk.lock().unwrap();
-            sunk.limit = sunk.delivered + 1_000_000;
+            let mut sink_state = path.sink_state.lock().unwrap();
+            sink_state.limit = sink_state.delivered + 1_000_000;
         }
         path.run(Span::from_secs(60));
-        path.assert_whole(len);
+        path.assert_complete(len);
     }
 }
 
@@ -416,7 +427,7 @@ fn the_rate_changes_during_a_transfer() {
     recipe.set("rate_control.rate", "400Mbit").unwrap();
     path.ends[0].reconfigure(path.now, &recipe).unwrap();
     path.run(Span::from_secs(1));
-    path.assert_whole(len);
+    path.assert_complete(len);
     assert!(path.events[0].contains(&StackEvent::Reconfigured), "{:?}", path.events);
 }
 
@@ -443,19 +454,19 @@ fn a_session_accepts_only_object_recipes() {
         ("msg", Some("a session that moves files or memory needs object")),
         ("sensor", Some("a session that moves files or memory needs object")),
     ] {
-        let said = check_object_recipe(&shipped(name), 16).err().map(|error| error.to_string());
-        assert_eq!(said.as_deref(), lack, "{name}");
+        let error = check_object_recipe(&shipped(name), 16).err().map(|error| error.to_string());
+        assert_eq!(error.as_deref(), lack, "{name}");
     }
-    let said = |recipe: &Recipe| check_object_recipe(recipe, 16).unwrap_err().to_string();
+    let error_of = |recipe: &Recipe| check_object_recipe(recipe, 16).unwrap_err().to_string();
     for part in ["seal", "liveness"] {
-        assert!(said(&shipped("fobs").without(part)).ends_with(&format!("needs {part}")));
+        assert!(error_of(&shipped("fobs").without(part)).ends_with(&format!("needs {part}")));
     }
     let mut copies = shipped("fobs");
     copies.set("retransmit.keep", "copies").unwrap();
-    assert!(said(&copies).contains("`retransmit.keep = copies`"), "{}", said(&copies));
+    assert!(error_of(&copies).contains("`retransmit.keep = copies`"), "{}", error_of(&copies));
     // The default.
     let bare = shipped("fobs").without("retransmit").with("retransmit");
-    assert!(said(&bare).contains("keep = \"object\""), "{}", said(&bare));
+    assert!(error_of(&bare).contains("keep = \"object\""), "{}", error_of(&bare));
 }
 
 #[test]
@@ -468,7 +479,7 @@ fn object_recipes_can_have_additional_parts() {
         check_object_recipe(&recipe, 16).unwrap();
         let mut path = Path::new(&recipe, 5_000_000, 0.03, seed);
         path.run(Span::from_secs(20));
-        path.assert_whole(5_000_000);
+        path.assert_complete(5_000_000);
     }
 }
 
@@ -480,7 +491,7 @@ fn a_window_of_any_width_advances_with_acknowledgements() {
         let len = 3_000_000;
         let mut path = Path::new(&recipe, len, 0.01, 41);
         path.run(Span::from_secs(20));
-        path.assert_whole(len);
+        path.assert_complete(len);
     }
 }
 
@@ -492,5 +503,5 @@ fn a_round_ends_when_the_window_of_the_control_law_is_full() {
     let len = 3_000_000;
     let mut path = Path::new(&recipe, len, 0.01, 43);
     path.run(Span::from_secs(60));
-    path.assert_whole(len);
+    path.assert_complete(len);
 }

@@ -10,8 +10,8 @@ use haul_wire::control::{ControlMessage, Fault, FaultCode};
 /// Up to `most` steps, each created by `step`.
 fn steps(rng: &mut Rng, most: u64, mut step: impl FnMut(&mut Rng) -> (u8, Vec<u8>), out: &mut Vec<u8>) {
     for _ in 0..=rng.below(most) {
-        let (what, body) = step(rng);
-        Steps::write(what, &body, out);
+        let (kind, body) = step(rng);
+        Steps::write(kind, &body, out);
     }
 }
 
@@ -131,12 +131,12 @@ fn control_sequence() {
     let valid = |rng: &mut Rng| {
         let mut bytes = Vec::new();
         for _ in 0..=rng.below(16) {
-            let what = rng.below(6) as u8;
+            let kind = rng.below(6) as u8;
             let mut body = message_body(&message(rng)).expect("it fits");
-            if what == 2 {
+            if kind == 2 {
                 body.splice(0..0, (body.len() as u32).to_be_bytes());
             }
-            Steps::write(what, &body, &mut bytes);
+            Steps::write(kind, &body, &mut bytes);
         }
         bytes
     };

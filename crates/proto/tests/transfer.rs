@@ -48,7 +48,7 @@ fn peer_settings_out_of_bounds_are_an_error() {
 fn an_empty_object_arrives() {
     let mut w = world(1, 0, "bbr", None, ms(50), 0.0);
     w.run(Span::from_secs(5));
-    w.assert_whole(0);
+    w.assert_complete(0);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn objects_of_every_small_size_arrive() {
     for len in [1, 2, 1_160, 1_161, 1_162, 1_433, 1_434, 5_000, 100_001] {
         let mut w = world(len, len, "bbr", None, ms(5), 0.05);
         w.run(Span::from_secs(20));
-        w.assert_whole(len);
+        w.assert_complete(len);
     }
 }
 
@@ -65,7 +65,7 @@ fn fixed_keeps_its_rate_at_one_percent_loss_and_retransmits_only_missing_packets
     let len = 300_000_000;
     let mut w = world(7, len, "fixed", Some(Rate::from_mbps(950)), ms(20), 0.01);
     w.run(Span::from_secs(30));
-    w.assert_whole(len);
+    w.assert_complete(len);
     let stats = w.sender.stats();
     let ideal = (stats.packets - stats.resent) as f64 / 0.99;
     let share = stats.packets as f64 / ideal;
@@ -80,7 +80,7 @@ fn the_default_fills_a_long_lossy_gigabit() {
     let len = 600_000_000;
     let mut w = world(11, len, "bbr", None, ms(50), 0.001);
     w.run(Span::from_secs(60));
-    w.assert_whole(len);
+    w.assert_complete(len);
     let g = goodput(&w, len);
     assert!(g > 800.0, "{g} Mbit/s; {:?}", w.sender.stats());
 }
@@ -93,7 +93,7 @@ fn start_up_does_not_flood_a_queue_of_one_bandwidth_delay_product() {
         forward.queue = ms(rtt);
         let mut w = World::new(43, len, "bbr", None, forward, back);
         w.run(Span::from_secs(60));
-        w.assert_whole(len);
+        w.assert_complete(len);
         let stats = w.sender.stats();
         let share = stats.resent as f64 / stats.packets as f64;
         assert!(share < 0.01, "rtt {rtt} ms: {share} of the packets resent; {stats:?}");
@@ -112,7 +112,7 @@ fn duplication_reordering_corruption_and_truncation_are_survived() {
     }
     let mut w = World::new(13, len, "bbr", None, forward, back);
     w.run(Span::from_secs(60));
-    w.assert_whole(len);
+    w.assert_complete(len);
     assert!(w.receiver.stats().rejected > 0 && w.sender.stats().rejected > 0);
     assert!(w.receiver.stats().duplicates > 0);
 }
@@ -124,7 +124,7 @@ fn an_outage_of_three_seconds_delays_by_little_more() {
         let mut w = world(17, len, "bbr", None, ms(40), 0.0);
         w.outage = outage;
         w.run(Span::from_secs(60));
-        w.assert_whole(len);
+        w.assert_complete(len);
         // An outage is no black hole: the datagrams are as large as before, within the search's resolution.
         assert!(w.sender.stats().datagram >= 1_452, "{:?}", w.sender.stats());
         w.out.elapsed
@@ -141,7 +141,7 @@ fn lost_feedback_causes_no_retransmissions() {
     back.loss = 0.3;
     let mut w = World::new(19, len, "fixed", Some(Rate::from_mbps(500)), forward, back);
     w.run(Span::from_secs(30));
-    w.assert_whole(len);
+    w.assert_complete(len);
     let stats = w.sender.stats();
     assert!(stats.resent <= 4, "{stats:?}");
 }
@@ -153,7 +153,7 @@ fn the_receivers_limit_is_never_overrun() {
     let channels = path(ms(10), 0.0);
     let mut w = World::with_drain(23, len, "fixed", Some(Rate::from_mbps(900)), channels, Some(200_000));
     w.run(Span::from_secs(30));
-    w.assert_whole(len);
+    w.assert_complete(len);
     assert!(w.out.elapsed >= ms(1_480), "{}", w.out.elapsed);
     // The receiver refuses data above the limit that it announced.
     assert_eq!(w.receiver.stats().rejected, 0);
@@ -168,7 +168,7 @@ fn jumbo_frames_are_found_while_running_and_used() {
     forward.mtu = 8_972;
     let mut w = World::new(29, len, "bbr", None, forward, back);
     w.run(Span::from_secs(30));
-    w.assert_whole(len);
+    w.assert_complete(len);
     assert_eq!(w.sender.stats().datagram, 8_972);
 }
 
@@ -181,7 +181,7 @@ fn a_path_whose_mtu_shrinks_is_survived() {
         let mut w = World::new(41, len, "bbr", None, forward, back);
         w.shrink = Some((Time::ZERO + ms(700), after));
         w.run(Span::from_secs(60));
-        w.assert_whole(len);
+        w.assert_complete(len);
         let size = usize::from(w.sender.stats().datagram);
         assert!(size <= after, "{before} -> {after}: {size}");
         assert!(w.out.elapsed < Span::from_secs(8), "{}", w.out.elapsed);
@@ -195,7 +195,7 @@ fn silence_of_the_peer_is_reported_once_and_the_session_recovers() {
     let from = Time::ZERO + ms(100);
     w.outage = Some((from, from + ms(20_000)));
     w.run(Span::from_secs(60));
-    w.assert_whole(len);
+    w.assert_complete(len);
     let silent = w.out.events.iter().filter(|e| e.starts_with("Silent")).count();
     assert_eq!(silent, 2, "one on each side: {:?}", w.out.events);
 }
@@ -245,7 +245,7 @@ fn hostile_bytes_are_counted_and_change_nothing() {
     assert_eq!(w.sender.stats().rejected, 2_000);
     assert_eq!(w.receiver.stats().rejected, 2_000);
     w.run(Span::from_secs(10));
-    w.assert_whole(1_000_000);
+    w.assert_complete(1_000_000);
 }
 
 proptest! {
@@ -270,13 +270,13 @@ proptest! {
         let (name, ceiling) = if fixed { ("fixed", Some(rate)) } else { ("bbr", None) };
         let mut w = World::new(seed, len, name, ceiling, forward, back);
         w.run(Span::from_secs(120));
-        w.assert_whole(len);
+        w.assert_complete(len);
     }
 }
 
 /// Rate in Mbit/s at which bytes of the object arrive at the sink until `until`.
 fn throughput(w: &mut World, until: u64) -> f64 {
-    let delivered = |w: &World| w.sunk.lock().expect("no panic elsewhere").delivered;
+    let delivered = |w: &World| w.sink_state.lock().expect("no panic elsewhere").delivered;
     let (before, from) = (delivered(w), w.now);
     w.run(ms(until));
     Rate::from_transfer(delivered(w) - before, w.now.since(from)).as_bps() as f64 / 1e6

@@ -10,7 +10,7 @@ mod repair;
 mod talk;
 
 use haul_base::Span;
-use repair::{MESSAGE, StreamOutcome, TIMEOUT, alone, beyond_repair, recipe, runs, stream};
+use repair::{MESSAGE, StreamOutcome, TIMEOUT, alone, loss_after_repair, recipe, runs, stream};
 
 const MESSAGES: u32 = 100_000;
 
@@ -55,7 +55,7 @@ fn main() {
         "\nShare that 20+2 and 20+4 cannot repair with independent losses, by the binomial distribution:"
     );
     for p in [0.001, 0.01, 0.05] {
-        let [two, four] = [2, 4].map(|repairs| 100.0 * beyond_repair(p, 20, repairs));
+        let [two, four] = [2, 4].map(|repairs| 100.0 * loss_after_repair(p, 20, repairs));
         println!("{} % lost: {two:.5} %, {four:.5} %", p * 100.0);
     }
 }

@@ -9,7 +9,7 @@ mod talk;
 
 use haul_base::{Probability, Span};
 use haul_sim::{PathSpec, StageSpec};
-use talk::{ideal, mean, p99, turn_around};
+use talk::{ideal, mean, p99, round_trips_of};
 
 const MESSAGES: u32 = 10_000;
 
@@ -21,7 +21,7 @@ fn main() {
         for percent in [0.0, 1.0, 2.0, 5.0, 10.0] {
             let loss = Probability::new(percent / 100.0).expect("a share");
             let path = PathSpec { stages: vec![StageSpec::Loss(loss), StageSpec::Delay(rtt / 2)] };
-            let times = turn_around(seed, MESSAGES, rtt, &path);
+            let times = round_trips_of(seed, MESSAGES, rtt, &path);
             let (mean, ideal) = (mean(&times).as_millis_f64(), ideal(rtt, percent / 100.0).as_millis_f64());
             println!(
                 "{:>6} {percent:>4} % {mean:>9.3} {ideal:>9.3} {:>7.3} {:>9.3}",

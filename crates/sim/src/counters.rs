@@ -26,8 +26,8 @@ impl Drops {
 
     /// Adds every count of `other`.
     pub fn merge(&mut self, other: &Self) {
-        for (own, more) in self.0.iter_mut().zip(other.0) {
-            *own += more;
+        for (mine, more) in self.0.iter_mut().zip(other.0) {
+            *mine += more;
         }
     }
 

@@ -227,7 +227,7 @@ impl Parcel {
     }
 
     /// Whether all packets of the batch are still present.
-    pub const fn is_whole(&self) -> bool {
+    pub const fn is_complete(&self) -> bool {
         self.packets() == self.count as u32
     }
 
@@ -250,21 +250,21 @@ impl Parcel {
 
     /// Returns the indices of the packets present, ascending.
     pub fn indices(&self) -> impl Iterator<Item = usize> + use<> {
-        let mut left = self.present;
+        let mut remaining = self.present;
         std::iter::from_fn(move || {
-            let index = (left != 0).then(|| left.trailing_zeros() as usize)?;
-            left &= left - 1;
+            let index = (remaining != 0).then(|| remaining.trailing_zeros() as usize)?;
+            remaining &= remaining - 1;
             Some(index)
         })
     }
 
     /// Returns the runs of consecutive packets present: index of the first and length.
     pub fn runs(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let mut left = self.present;
+        let mut remaining = self.present;
         std::iter::from_fn(move || {
-            let first = (left != 0).then(|| left.trailing_zeros())?;
-            let len = (left >> first).trailing_ones();
-            left = if first + len >= 64 { 0 } else { left & (u64::MAX << (first + len)) };
+            let first = (remaining != 0).then(|| remaining.trailing_zeros())?;
+            let len = (remaining >> first).trailing_ones();
+            remaining = if first + len >= 64 { 0 } else { remaining & (u64::MAX << (first + len)) };
             Some((first as usize, len as usize))
         })
     }
@@ -285,7 +285,7 @@ impl Parcel {
     #[must_use]
     pub fn first(self, count: u32) -> Self {
         // Each step clears the lowest set bit.
-        let rest = (0..count).fold(self.present, |left, _| left & left.wrapping_sub(1));
+        let rest = (0..count).fold(self.present, |remaining, _| remaining & remaining.wrapping_sub(1));
         self.without(rest)
     }
 
@@ -335,11 +335,11 @@ impl Parcel {
         let mut rest = self;
         std::iter::from_fn(move || {
             let first = rest.indices().next()?;
-            let inside = which >> first & 1 == 1;
-            let others = rest.present & if inside { !which } else { which };
+            let is_chosen = which >> first & 1 == 1;
+            let others = rest.present & if is_chosen { !which } else { which };
             let run = if others == 0 { rest } else { rest.only((others & others.wrapping_neg()) - 1) };
             rest = rest.without(run.present);
-            Some((run, inside))
+            Some((run, is_chosen))
         })
     }
 }
@@ -379,15 +379,15 @@ mod tests {
 
     #[test]
     fn parts_of_one_batch_are_rejoined() {
-        let whole = batch(8);
-        let (front, back) = (whole.first(3), whole.without(whole.first(3).present()));
+        let full_batch = batch(8);
+        let (front, back) = (full_batch.first(3), full_batch.without(full_batch.first(3).present()));
         assert_eq!((front.present(), front.packets(), back.packets()), (0b111, 3, 5));
-        assert_eq!(front.joined(back), Some(whole));
+        assert_eq!(front.joined(back), Some(full_batch));
         assert_eq!(front.joined(front), None, "the same packets twice");
         assert_eq!(front.joined(back.marked()), None);
         assert_eq!(front.joined(back.damaged(Damage::Flip)), None);
-        assert_eq!(whole.without(0b10).first(2).present(), 0b101, "holes do not count");
-        assert_eq!(whole.first(64), whole);
+        assert_eq!(full_batch.without(0b10).first(2).present(), 0b101, "holes do not count");
+        assert_eq!(full_batch.first(64), full_batch);
     }
 
     proptest! {
@@ -399,8 +399,8 @@ mod tests {
             prop_assert_eq!(together, parcel.present());
             let order: Vec<usize> = parts.iter().flat_map(|(part, _)| part.indices()).collect();
             prop_assert_eq!(order, parcel.indices().collect::<Vec<_>>());
-            for (part, inside) in &parts {
-                prop_assert_eq!(part.present() & which, if *inside { part.present() } else { 0 });
+            for (part, is_chosen) in &parts {
+                prop_assert_eq!(part.present() & which, if *is_chosen { part.present() } else { 0 });
             }
             prop_assert!(parts.windows(2).all(|w| w[0].1 != w[1].1));
         }

@@ -110,12 +110,12 @@ impl Path {
     }
 
     fn from_slots(slots: Vec<Slot>) -> Self {
-        let whole = slots.iter().all(|slot| slot.stage.takes_batches());
+        let takes_batches = slots.iter().all(|slot| slot.stage.takes_batches());
         Self {
             slots,
             reports: VecDeque::with_capacity(INITIAL_CAPACITY),
             clock: Time::ZERO,
-            granularity: if whole { Granularity::Batch } else { Granularity::Packet },
+            granularity: if takes_batches { Granularity::Batch } else { Granularity::Packet },
             delivered: Delivered::default(),
         }
     }

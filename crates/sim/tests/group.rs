@@ -202,16 +202,17 @@ fn shares_are_max_min_fair_and_nobody_starves() {
     // Messages are 1,000 bytes in packets of 1,025: satisfied senders use slightly more than their demand.
     let share = |rate: Rate| if rate == greedy { rate } else { rate.mul_f64(1.025) };
     let weight = |w| NonZeroU32::new(w).unwrap();
-    let wants = |room: f64| {
-        let want =
+    let demands_with = |room: f64| {
+        let demand =
             |&(demand, w): &(Rate, u32)| Demand { rate: share(demand).mul_f64(room), weight: weight(w) };
-        demands.iter().map(want).collect::<Vec<_>>()
+        demands.iter().map(demand).collect::<Vec<_>>()
     };
-    let (exact, roomy) = (max_min(CAPACITY, &wants(1.0)), max_min(CAPACITY, &wants(1.125)));
+    let (exact, with_headroom) =
+        (max_min(CAPACITY, &demands_with(1.0)), max_min(CAPACITY, &demands_with(1.125)));
     println!("Mbit/s: {rates:.2?}; max-min {exact:?}");
     for (at, rate) in rates.iter().enumerate() {
         let most = exact[at].as_bps() as f64 / 1e6;
-        let least = exact[at].min(roomy[at]).as_bps() as f64 / 1e6;
+        let least = exact[at].min(with_headroom[at]).as_bps() as f64 / 1e6;
         assert!((0.96 * least..=1.03 * most).contains(rate), "sender {at}: {rate}, fair {least} to {most}");
     }
     let drops = group.world.path(group.line).unwrap().counters().drops;

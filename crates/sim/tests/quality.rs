@@ -9,7 +9,7 @@ mod talk;
 mod urgent;
 
 use haul_base::{Rate, Span};
-use repair::{TIMEOUT, alone, beyond_repair, runs, stream};
+use repair::{TIMEOUT, alone, loss_after_repair, runs, stream};
 
 const RTT: Span = Span::from_millis(60);
 const MESSAGES: u32 = 30_000;
@@ -24,14 +24,14 @@ fn near(measured: f64, expected: f64) -> bool {
 fn fec_repairs_losses_in_time() {
     for (repairs, loss) in [(1, 0.02), (2, 0.05), (4, 0.1)] {
         let bare = stream(17, &repair::recipe("viz", None), RTT, &alone(loss), MESSAGES);
-        let mended = stream(17, &repair::recipe("viz", Some(repairs)), RTT, &alone(loss), MESSAGES);
-        let expected = beyond_repair(loss, 20, i32::from(repairs));
-        println!("seed 17, {loss}, {repairs} repairs: {bare:?}, {mended:?}, expected {expected}");
-        assert!(near(bare.lost, loss) && near(mended.lost, expected));
+        let repaired = stream(17, &repair::recipe("viz", Some(repairs)), RTT, &alone(loss), MESSAGES);
+        let expected = loss_after_repair(loss, 20, i32::from(repairs));
+        println!("seed 17, {loss}, {repairs} repairs: {bare:?}, {repaired:?}, expected {expected}");
+        assert!(near(bare.lost, loss) && near(repaired.lost, expected));
         // Repaired packets needed no round trip.
-        assert!((mended.late - mended.lost).abs() < 1e-9);
+        assert!((repaired.late - repaired.lost).abs() < 1e-9);
         // The cost is the repair packets, and four bytes of position per packet.
-        let more = mended.cost.0 / bare.cost.0 - 1.0 - f64::from(repairs) / 20.0;
+        let more = repaired.cost.0 / bare.cost.0 - 1.0 - f64::from(repairs) / 20.0;
         assert!((0.0..0.01).contains(&more), "{more}");
     }
 }
@@ -39,20 +39,20 @@ fn fec_repairs_losses_in_time() {
 #[test]
 fn fec_saves_most_round_trips_of_retransmissions() {
     let bare = stream(5, &repair::recipe("msg", None), RTT, &alone(0.01), MESSAGES);
-    let mended = stream(5, &repair::recipe("msg", Some(2)), RTT, &alone(0.01), MESSAGES);
-    println!("seed 5: {bare:?}, {mended:?}");
-    assert!(bare.lost == 0.0 && mended.lost == 0.0, "everything comes");
-    assert!(near(bare.late, 0.01) && mended.late < 0.1 * bare.late);
-    assert!(bare.p999 >= RTT && mended.p999 <= TIMEOUT);
+    let repaired = stream(5, &repair::recipe("msg", Some(2)), RTT, &alone(0.01), MESSAGES);
+    println!("seed 5: {bare:?}, {repaired:?}");
+    assert!(bare.lost == 0.0 && repaired.lost == 0.0, "everything comes");
+    assert!(near(bare.late, 0.01) && repaired.late < 0.1 * bare.late);
+    assert!(bare.p999 >= RTT && repaired.p999 <= TIMEOUT);
 }
 
 /// A run of losses is longer than the repairs of a block.
 #[test]
 fn fec_helps_little_against_runs_of_losses() {
     let bare = stream(3, &repair::recipe("viz", None), RTT, &runs(0.02, 8.0), MESSAGES);
-    let mended = stream(3, &repair::recipe("viz", Some(2)), RTT, &runs(0.02, 8.0), MESSAGES);
-    println!("seed 3: {bare:?}, {mended:?}");
-    assert!(mended.lost < bare.lost && mended.lost > 0.5 * bare.lost);
+    let repaired = stream(3, &repair::recipe("viz", Some(2)), RTT, &runs(0.02, 8.0), MESSAGES);
+    println!("seed 3: {bare:?}, {repaired:?}");
+    assert!(repaired.lost < bare.lost && repaired.lost > 0.5 * bare.lost);
 }
 
 #[test]

@@ -36,11 +36,11 @@ fn receive(stack: &mut Stack, now: Time, data: &mut [u8], stride: usize) {
 
 /// Passes packets from one stack to the other. Returns the growth of both.
 fn carry(now: Time, from: &mut Stack, to: &mut Stack, slot: &mut [u8], lost: bool) -> (isize, isize) {
-    let (mut speaker, mut listener) = (0, 0);
+    let (mut sender, mut listener) = (0, 0);
     loop {
         let (sent, more) = held(|| from.poll_transmit(now, slot));
-        speaker += more;
-        let Some(sent) = sent else { return (speaker, listener) };
+        sender += more;
+        let Some(sent) = sent else { return (sender, listener) };
         if !lost {
             let ((), more) = held(|| receive(to, now, &mut slot[..sent.len], sent.segment_size));
             listener += more;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use haul_base::{Probability, Rng, Span, Time};
 use haul_proto::config::RateControlConfig;
 use haul_sim::{Distribution, PathSpec, ReorderingSpec, StageSpec};
-use talk::{Exchange, Role, compiled, compiled_preset, ideal, mean, p99, turn_around};
+use talk::{Exchange, Role, compiled, compiled_preset, ideal, mean, p99, round_trips_of};
 
 fn share(p: f64) -> Probability {
     Probability::new(p).expect("a share")
@@ -36,7 +36,7 @@ fn turnaround_of_small_messages_is_near_the_policys_ideal() {
     for rtt in [Span::from_millis(1), Span::from_millis(60)] {
         for percent in [0, 1, 2, 5, 10] {
             let loss = f64::from(percent) / 100.0;
-            let times = turn_around(SEED, 2_000, rtt, &lossy(rtt, loss));
+            let times = round_trips_of(SEED, 2_000, rtt, &lossy(rtt, loss));
             let (mean, ideal) = (mean(&times), ideal(rtt, loss));
             println!("{rtt}, {percent} %: {mean}, {ideal}, {}", p99(&times));
             let ratio = mean.as_secs_f64() / ideal.as_secs_f64();

@@ -204,7 +204,7 @@ fn red_drops_nothing_below_its_thresholds_and_the_correct_share_between() {
 /// A window of packets that grows by one per round trip and halves on a loss.
 struct Window {
     size: f64,
-    flying: u64,
+    in_flight: u64,
     halved: Time,
 }
 
@@ -212,27 +212,27 @@ struct Window {
 /// milliseconds, and the utilisation of the link.
 fn additive_increase(queue: QueueSpec, flows: usize, seconds: u64) -> (Vec<f64>, f64) {
     let mut path = path(5, vec![bottleneck(queue), StageSpec::Delay(Span::from_millis(20))]);
-    let start = || Window { size: 10.0, flying: 0, halved: Time::ZERO };
+    let start = || Window { size: 10.0, in_flight: 0, halved: Time::ZERO };
     let mut windows: Vec<Window> = std::iter::repeat_with(start).take(flows).collect();
     let (mut now, mut sent, mut waits, mut out) = (Time::ZERO, Vec::new(), Vec::new(), Vec::new());
     while now < Time::ZERO + Span::from_secs(seconds) {
         for (flow, window) in windows.iter_mut().enumerate() {
-            while (window.flying as f64) < window.size {
+            while (window.in_flight as f64) < window.size {
                 path.offer(now, packet(sent.len() as u64));
                 sent.push((now, flow));
-                window.flying += 1;
+                window.in_flight += 1;
             }
         }
         let Some(next) = path.next_event() else { break };
         now = next;
         path.advance(now, &mut |at, parcel, exit| out.push((at, parcel.id(), exit)));
         for (at, id, exit) in out.drain(..) {
-            let (left, flow) = sent[id as usize];
+            let (sent_at, flow) = sent[id as usize];
             let window = &mut windows[flow];
-            window.flying -= 1;
+            window.in_flight -= 1;
             if exit == Exit::Delivered {
                 window.size += 1.0 / window.size;
-                let wait = at.since(left).as_millis_f64() - 20.0 - SERVICE_US / 1e3;
+                let wait = at.since(sent_at).as_millis_f64() - 20.0 - SERVICE_US / 1e3;
                 if at > Time::ZERO + Span::from_secs(seconds / 2) {
                     waits.push(wait);
                 }

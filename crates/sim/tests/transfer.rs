@@ -36,7 +36,7 @@ fn run(seed: u64, len: u64, controller: &str, rate: Option<Rate>, rtt: Span, los
 fn an_empty_object_arrives() {
     let mut r = run(1, 0, "bbr", None, ms(50), 0.0);
     r.run(Span::from_secs(5));
-    r.assert_whole();
+    r.assert_complete();
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn objects_of_every_small_size_arrive() {
     for len in [1, 2, 1_160, 1_161, 1_162, 1_433, 1_434, 5_000, 100_001] {
         let mut r = run(len, len, "bbr", None, ms(5), 0.05);
         r.run(Span::from_secs(20));
-        r.assert_whole();
+        r.assert_complete();
     }
 }
 
@@ -52,7 +52,7 @@ fn objects_of_every_small_size_arrive() {
 fn fixed_keeps_its_rate_at_one_percent_loss_and_retransmits_only_missing_packets() {
     let mut r = run(7, 300_000_000, "fixed", Some(Rate::from_mbps(950)), ms(20), 0.01);
     r.run(Span::from_secs(30));
-    r.assert_whole();
+    r.assert_complete();
     let stats = r.sent();
     let ideal = (stats.packets - stats.resent) as f64 / 0.99;
     let share = stats.packets as f64 / ideal;
@@ -70,7 +70,7 @@ fn fixed_keeps_its_rate_at_one_percent_loss_and_retransmits_only_missing_packets
 fn the_default_fills_a_long_lossy_gigabit() {
     let mut r = run(11, 600_000_000, "bbr", None, ms(50), 0.001);
     r.run(Span::from_secs(60));
-    r.assert_whole();
+    r.assert_complete();
     let g = r.session.goodput(&r.world);
     assert!(g > 800.0, "{g} Mbit/s; {:?}", r.sent());
 }
@@ -81,7 +81,7 @@ fn duplication_reordering_corruption_and_truncation_are_survived() {
         Channel { duplicate: 0.02, reorder: 0.05, corrupt: 0.01, truncate: 0.005, ..channel(ms(30), 0.02) };
     let mut r = Run::new(13, 20_000_000, "bbr", None, &bad, &bad);
     r.run(Span::from_secs(60));
-    r.assert_whole();
+    r.assert_complete();
     let received = r.session.receiver(&r.world).stats();
     assert!(received.rejected > 0 && r.sent().rejected > 0);
     assert!(received.duplicates > 0);
@@ -97,7 +97,7 @@ fn an_outage_of_three_seconds_delays_by_little_more() {
         let channel = Channel { outages, ..channel(ms(40), 0.0) };
         let mut r = Run::new(17, 200_000_000, "bbr", None, &channel, &channel);
         r.run(Span::from_secs(60));
-        r.assert_whole();
+        r.assert_complete();
         r.elapsed()
     };
     let outage = Outage { at: ms(1_000), length: ms(3_000), every: None };
@@ -110,7 +110,7 @@ fn lost_feedback_causes_no_retransmissions() {
     let (forth, back) = (channel(ms(30), 0.0), channel(ms(30), 0.3));
     let mut r = Run::new(19, 50_000_000, "fixed", Some(Rate::from_mbps(500)), &forth, &back);
     r.run(Span::from_secs(30));
-    r.assert_whole();
+    r.assert_complete();
     assert!(r.sent().resent <= 4, "{:?}", r.sent());
 }
 
@@ -122,15 +122,15 @@ fn the_receivers_limit_is_never_overrun() {
     let law = ("fixed", Some(Rate::from_mbps(900)));
     let mut r = Run::with_limit(23, len, law, &channel, &channel, per_tick);
     for tick in 1..=len / per_tick {
-        let (sunk, receiver) = (r.session.sunk.clone(), r.session.receiver);
+        let (sink_state, receiver) = (r.session.sink_state.clone(), r.session.receiver);
         r.world.at(Time::ZERO + ms(10) * tick, move |world| {
-            sunk.lock().unwrap().limit = per_tick * (tick + 1);
+            sink_state.lock().unwrap().limit = per_tick * (tick + 1);
             // A sink with free space wakes its machine.
             let _ = world.node_mut::<common::ReceiverNode>(receiver);
         });
     }
     r.run(Span::from_secs(30));
-    r.assert_whole();
+    r.assert_complete();
     assert!(r.elapsed() >= ms(1_480), "{}", r.elapsed());
     // The receiver rejects data above the limit that it has announced.
     assert_eq!(r.session.receiver(&r.world).stats().rejected, 0);
@@ -144,7 +144,7 @@ fn jumbo_frames_are_found_while_running_and_used() {
     let forth = Channel { mtu: 8_972, ..back.clone() };
     let mut r = Run::new(29, 100_000_000, "bbr", None, &forth, &back);
     r.run(Span::from_secs(30));
-    r.assert_whole();
+    r.assert_complete();
     assert_eq!(r.sent().datagram, 8_972);
 }
 
@@ -163,7 +163,7 @@ fn a_path_whose_mtu_shrinks_is_survived() {
             }
         });
         r.run(Span::from_secs(60));
-        r.assert_whole();
+        r.assert_complete();
         let size = u32::from(r.sent().datagram);
         assert!(size <= after, "{before} -> {after}: {size}");
         assert!(r.elapsed() < Span::from_secs(4), "{}", r.elapsed());
@@ -176,7 +176,7 @@ fn silence_of_the_peer_is_reported_once_and_the_session_recovers() {
     let channel = Channel { outages: vec![outage], ..channel(ms(20), 0.0) };
     let mut r = Run::new(31, 40_000_000, "bbr", None, &channel, &channel);
     r.run(Span::from_secs(60));
-    r.assert_whole();
+    r.assert_complete();
     assert_eq!(r.session.silences(&r.world), 2, "one on each side");
 }
 
@@ -217,7 +217,7 @@ fn four_senders_share_a_bottleneck_and_all_objects_arrive() {
         .collect();
     world.run_while(Time::ZERO + Span::from_secs(30), |world| sessions.iter().any(|s| !s.is_over(world)));
     for session in &sessions {
-        session.assert_whole(&world);
+        session.assert_complete(&world);
     }
     assert!(world.adds_up());
 }
@@ -244,6 +244,6 @@ proptest! {
         let (name, ceiling) = if fixed { ("fixed", Some(rate)) } else { ("bbr", None) };
         let mut r = Run::new(seed, len, name, ceiling, &forth, &back);
         r.run(Span::from_secs(120));
-        r.assert_whole();
+        r.assert_complete();
     }
 }

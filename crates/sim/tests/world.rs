@@ -140,14 +140,17 @@ fn equal_seeds_give_equal_bytes_and_the_truth_always_adds_up() {
 #[test]
 fn the_worlds_results_never_change() {
     let summary = crowded(11);
-    let truths: Vec<[u64; 4]> = summary
+    let truth_counts: Vec<[u64; 4]> = summary
         .flows
         .iter()
         .map(|f| {
             [f.truth.offered, f.truth.delivered, f.truth.copies, f.truth.drops.of(DropReason::QueueFull)]
         })
         .collect();
-    assert_eq!(truths, [[22_149, 13_213, 126, 8_904], [10_108, 6_527, 63, 3_523], [8_334, 4_499, 40, 3_793]]);
+    assert_eq!(
+        truth_counts,
+        [[22_149, 13_213, 126, 8_904], [10_108, 6_527, 63, 3_523], [8_334, 4_499, 40, 3_793]]
+    );
 }
 
 #[test]
@@ -174,9 +177,9 @@ fn drops_over_time_are_split_by_reason() {
             assert_eq!(reasons.values().map(|list| list[tenth]).sum::<u64>(), *total, "{tenth}");
         }
         for (reason, list) in reasons {
-            let whole: u64 = list.iter().sum();
+            let sum: u64 = list.iter().sum();
             let of = flow.truth.drops.iter().find(|(known, _)| known.name() == *reason).map(|(_, n)| n);
-            assert!(of.is_some_and(|of| whole <= of && of - whole < 100), "{reason}: {whole} of {of:?}");
+            assert!(of.is_some_and(|of| sum <= of && of - sum < 100), "{reason}: {sum} of {of:?}");
         }
     }
 }

@@ -104,9 +104,9 @@ pub trait MicroProtocol: Debug + Send {
         let _ = context;
     }
 
-    /// Passes this micro-protocol's counters to `tell`, as a struct of its own type.
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        let _ = tell;
+    /// Passes this micro-protocol's counters to `report`, as a struct of its own type.
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        let _ = report;
     }
 }
 

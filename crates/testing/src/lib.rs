@@ -38,12 +38,12 @@ pub fn unconfigured(mut command: Command) -> Command {
     command
 }
 
-/// Returns the first of up to five results for which `is_wanted` holds, otherwise the last one. For results
+/// Returns the first of up to five results for which `is_expected` holds, otherwise the last one. For results
 /// that a busy machine occasionally changes, such as what limited a transfer.
-pub fn attempts<T>(mut attempt: impl FnMut() -> T, is_wanted: impl Fn(&T) -> bool) -> T {
+pub fn attempts<T>(mut attempt: impl FnMut() -> T, is_expected: impl Fn(&T) -> bool) -> T {
     for _ in 1..5 {
         let result = attempt();
-        if is_wanted(&result) {
+        if is_expected(&result) {
             return result;
         }
     }

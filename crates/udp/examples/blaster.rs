@@ -96,14 +96,14 @@ struct Report {
     packets: u64,
     calls: u64,
     drops: Option<u32>,
-    took: Duration,
+    elapsed: Duration,
     cpu: Option<f64>,
 }
 
 impl Report {
     fn print(&self) {
         let Self { role, bytes, packets, calls, .. } = self;
-        let seconds = self.took.as_secs_f64();
+        let seconds = self.elapsed.as_secs_f64();
         let gbit = if seconds > 0.0 { *bytes as f64 * 8e-9 / seconds } else { 0.0 };
         let or_null = |value: Option<String>| value.unwrap_or_else(|| "null".to_owned());
         let drops = or_null(self.drops.map(|drops| drops.to_string()));
@@ -146,7 +146,7 @@ fn receive(bind: SocketAddr, offload: Offload) -> Result<(), Box<dyn Error>> {
     let drops = socket.socket_memory().ok().map(|memory| memory.drops);
     // The silent second takes no CPU time.
     let cpu = cpu_seconds().zip(cpu_start).map(|(end, start)| end - start);
-    Report { role: "recv", offload, bytes, packets, calls, drops, took: end - start, cpu }.print();
+    Report { role: "recv", offload, bytes, packets, calls, drops, elapsed: end - start, cpu }.print();
     Ok(())
 }
 
@@ -175,9 +175,9 @@ fn send(to: SocketAddr, time: Duration, size: usize, offload: Offload) -> Result
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
-    let took = start.elapsed();
+    let elapsed = start.elapsed();
     let cpu = cpu_seconds().zip(cpu_start).map(|(end, start)| end - start);
-    Report { role: "send", offload, bytes, packets, calls, drops: None, took, cpu }.print();
+    Report { role: "send", offload, bytes, packets, calls, drops: None, elapsed, cpu }.print();
     let stats = socket.stats();
     if stats != haul_udp::Stats::default() {
         eprintln!("{stats:?}");

@@ -72,7 +72,7 @@ struct Run {
 }
 
 impl Run {
-    fn takes(&self, datagram: &[u8]) -> bool {
+    fn matches(&self, datagram: &[u8]) -> bool {
         self.bytes.len().is_multiple_of(self.segment)
             && datagram.len() <= self.segment
             && self.bytes.len() + datagram.len() <= MAX_MESSAGE
@@ -117,7 +117,7 @@ impl Faults {
         }
         let mut datagram = datagram.to_vec();
         if self.rng.chance(plan.corrupt) {
-            self.flip_a_bit(&mut datagram);
+            self.flip_random_bit(&mut datagram);
         }
         if self.rng.chance(plan.truncate) {
             datagram.truncate(self.rng.below(datagram.len() as u64) as usize);
@@ -133,7 +133,7 @@ impl Faults {
         }
     }
 
-    fn flip_a_bit(&mut self, datagram: &mut [u8]) {
+    fn flip_random_bit(&mut self, datagram: &mut [u8]) {
         let bit = self.rng.below(8 * datagram.len() as u64) as usize;
         if let Some(byte) = datagram.get_mut(bit / 8) {
             *byte ^= 1 << (bit % 8);
@@ -165,7 +165,7 @@ impl Faults {
         match self.queue.back_mut() {
             // A GSO batch cannot contain empty datagrams.
             _ if datagram.is_empty() => {}
-            Some(run) if run.takes(datagram) => run.bytes.extend_from_slice(datagram),
+            Some(run) if run.matches(datagram) => run.bytes.extend_from_slice(datagram),
             _ => self.queue.push_back(Run { bytes: datagram.to_vec(), segment: datagram.len() }),
         }
     }

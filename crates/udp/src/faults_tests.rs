@@ -8,35 +8,35 @@ fn datagrams(count: u32, size: usize) -> Vec<Vec<u8>> {
 }
 
 /// Returns what is sent if `sent` is passed in.
-fn through(plan: &str, sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let mut mangler = Faults::new(FaultPlan::parse(plan).unwrap());
+fn pass_through(plan: &str, sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut faults = Faults::new(FaultPlan::parse(plan).unwrap());
     for datagram in sent {
-        mangler.pass(datagram);
+        faults.pass(datagram);
     }
-    queued_datagrams(&mangler)
+    queued_datagrams(&faults)
 }
 
-fn queued_datagrams(mangler: &Faults) -> Vec<Vec<u8>> {
-    mangler.queue.iter().flat_map(|run| run.bytes.chunks(run.segment).map(<[u8]>::to_vec)).collect()
+fn queued_datagrams(faults: &Faults) -> Vec<Vec<u8>> {
+    faults.queue.iter().flat_map(|run| run.bytes.chunks(run.segment).map(<[u8]>::to_vec)).collect()
 }
 
 #[test]
 fn each_fault_has_its_named_effect() {
     let sent = datagrams(1_000, 100);
-    assert_eq!(through("seed=1", &sent), sent);
-    assert!(through("loss=1", &sent).is_empty());
+    assert_eq!(pass_through("seed=1", &sent), sent);
+    assert!(pass_through("loss=1", &sent).is_empty());
     let twice: Vec<_> = sent.iter().flat_map(|d| [d.clone(), d.clone()]).collect();
-    assert_eq!(through("duplicate=1", &sent), twice);
-    let damaged = through("corrupt=1", &sent);
+    assert_eq!(pass_through("duplicate=1", &sent), twice);
+    let damaged = pass_through("corrupt=1", &sent);
     let bits = |(a, b): (&Vec<u8>, &Vec<u8>)| a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
     assert!(damaged.len() == sent.len() && sent.iter().zip(&damaged).all(|pair| bits(pair) == 1));
-    assert!(through("truncate=1", &sent).iter().all(|d| (1..100).contains(&d.len())));
+    assert!(pass_through("truncate=1", &sent).iter().all(|d| (1..100).contains(&d.len())));
 }
 
 #[test]
 fn delayed_datagrams_arrive_later_unchanged() {
     let sent = datagrams(10_000, 64);
-    let received = through("reorder=0.2,seed=3", &sent);
+    let received = pass_through("reorder=0.2,seed=3", &sent);
     assert_ne!(received, sent);
     let mut sorted = received.clone();
     sorted.sort();
@@ -48,7 +48,7 @@ fn delayed_datagrams_arrive_later_unchanged() {
 #[test]
 fn replays_repeat_earlier_datagrams() {
     let sent = datagrams(2_000, 64);
-    let received = through("replay=0.5,seed=3", &sent);
+    let received = pass_through("replay=0.5,seed=3", &sent);
     assert!(received.len() > 2_800);
     let mut firsts = received.clone();
     let mut seen = std::collections::HashSet::new();
@@ -61,8 +61,8 @@ fn equal_seeds_give_equal_faults() {
     let sent = datagrams(500, 200);
     let plan =
         |seed| format!("loss=0.1,duplicate=0.1,reorder=0.1,corrupt=0.1,truncate=0.1,replay=0.1,seed={seed}");
-    assert_eq!(through(&plan(7), &sent), through(&plan(7), &sent));
-    assert_ne!(through(&plan(7), &sent), through(&plan(8), &sent));
+    assert_eq!(pass_through(&plan(7), &sent), pass_through(&plan(7), &sent));
+    assert_ne!(pass_through(&plan(7), &sent), pass_through(&plan(8), &sent));
 }
 
 #[test]
@@ -83,19 +83,19 @@ proptest! {
         sizes in prop::collection::vec(1_usize..9_000, 1..100),
     ) {
         let sent: Vec<Vec<u8>> = sizes.iter().enumerate().map(|(i, &size)| vec![i as u8; size]).collect();
-        let mut mangler = Faults::new(FaultPlan::default());
+        let mut faults = Faults::new(FaultPlan::default());
         for datagram in &sent {
-            mangler.pass(datagram);
+            faults.pass(datagram);
         }
-        prop_assert!(mangler.queue.iter().all(|run| run.bytes.len() <= MAX_MESSAGE));
-        prop_assert_eq!(queued_datagrams(&mangler), sent);
+        prop_assert!(faults.queue.iter().all(|run| run.bytes.len() <= MAX_MESSAGE));
+        prop_assert_eq!(queued_datagrams(&faults), sent);
     }
 
     #[test]
     fn nothing_panics(text in "[a-z]{0,9}=?[0-9.]{0,4},?seed=[0-9]{1,3}", datagram in prop::collection::vec(any::<u8>(), 0..50)) {
         if let Ok(plan) = FaultPlan::parse(&text) {
-            let mut mangler = Faults::new(plan);
-            (0..200).for_each(|_| mangler.pass(&datagram));
+            let mut faults = Faults::new(plan);
+            (0..200).for_each(|_| faults.pass(&datagram));
         }
     }
 }

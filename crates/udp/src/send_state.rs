@@ -55,7 +55,7 @@ impl SendState {
         if self.max_segments <= 1 {
             return Method::Plain;
         }
-        let count_down = |left: u32| left.checked_sub(1);
+        let count_down = |remaining: u32| remaining.checked_sub(1);
         match self.without_gso.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count_down) {
             Ok(_) => Method::Fallback,
             Err(_) => Method::Gso,

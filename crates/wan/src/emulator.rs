@@ -16,7 +16,7 @@ use crate::world::{Names, Side, TcpWindow, World, WorldOptions};
 const DAMAGE: u64 = 0xBF58_476D_1CE4_E5B9;
 /// A super-packet is split into parts that the bottleneck sends in this time, so that it arrives like the
 /// packets of which it consists.
-pub const GRAIN: Span = Span::from_micros(100);
+pub const MAX_GRANULARITY: Span = Span::from_micros(100);
 
 /// Configuration of an emulated path.
 #[derive(Debug, Clone, Copy)]
@@ -102,7 +102,7 @@ impl Emulator {
         };
         let changed = link.change(which, change)?;
         if let (Ok(()), Some(rate)) = (&changed, rate) {
-            link.set_grain(rate.bytes_in(GRAIN));
+            link.set_granularity(rate.bytes_in(MAX_GRANULARITY));
         }
         Some(changed)
     }
@@ -127,7 +127,7 @@ fn link(
         path: Path::new(spec, seed)?,
         clock,
         seed: seed ^ DAMAGE,
-        grain: rate_of(spec).bytes_in(GRAIN),
+        granularity: rate_of(spec).bytes_in(MAX_GRANULARITY),
         cpu: options.cpu,
         drop_log: drop_log.map(|log| log.of(way)),
     };

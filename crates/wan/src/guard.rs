@@ -18,7 +18,7 @@ pub fn die_with_parent(parent: i32) -> io::Result<()> {
 }
 
 /// Raises the priority of the calling thread. No effect without the privilege.
-pub fn hurry() {
+pub fn end_soon() {
     let _ = rustix::process::setpriority_process(None, -20);
 }
 

@@ -14,9 +14,9 @@ mod relay;
 mod tcp;
 mod world;
 
-pub use emulator::{Emulator, EmulatorOptions, GRAIN, rate_of, rtt_of};
+pub use emulator::{Emulator, EmulatorOptions, MAX_GRANULARITY, rate_of, rtt_of};
 pub use error::WanError;
-pub use guard::{die_with_parent, hurry, pin};
+pub use guard::{die_with_parent, end_soon, pin};
 pub use link::{Clock, Snapshot, Traffic, Way};
 pub use net::{Namespace, Offloads, enter, sweep};
 pub use privilege::{Privilege, acquire};

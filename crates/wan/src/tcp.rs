@@ -39,11 +39,11 @@ pub fn accept(listener: &TcpListener, stop: &AtomicBool) -> io::Result<Option<Tc
 pub fn fill(mut stream: &TcpStream, bytes: u64, stop: &AtomicBool, sent: &AtomicU64) -> io::Result<()> {
     stream.set_write_timeout(Some(POLL_INTERVAL))?;
     let block = vec![0; BLOCK];
-    let mut left = bytes;
-    while left > 0 && !stop.load(Ordering::Relaxed) {
-        match stream.write(&block[..left.min(BLOCK as u64) as usize]) {
+    let mut remaining = bytes;
+    while remaining > 0 && !stop.load(Ordering::Relaxed) {
+        match stream.write(&block[..remaining.min(BLOCK as u64) as usize]) {
             Ok(written) => {
-                left -= written as u64;
+                remaining -= written as u64;
                 sent.fetch_add(written as u64, Ordering::Relaxed);
             }
             Err(error) if is_pause(&error) => {}
@@ -60,12 +60,12 @@ pub fn fill(mut stream: &TcpStream, bytes: u64, stop: &AtomicBool, sent: &Atomic
 pub fn drain(mut stream: &TcpStream, bytes: u64, stop: &AtomicBool, received: &AtomicU64) -> io::Result<()> {
     stream.set_read_timeout(Some(POLL_INTERVAL))?;
     let mut block = vec![0; BLOCK];
-    let mut left = bytes;
-    while left > 0 && !stop.load(Ordering::Relaxed) {
+    let mut remaining = bytes;
+    while remaining > 0 && !stop.load(Ordering::Relaxed) {
         match stream.read(&mut block) {
             Ok(0) => break,
             Ok(read) => {
-                left = left.saturating_sub(read as u64);
+                remaining = remaining.saturating_sub(read as u64);
                 received.fetch_add(read as u64, Ordering::Relaxed);
             }
             Err(error) if is_pause(&error) => {}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use haul_base::{Rate, Span};
 
 use crate::error::{WanError, While};
-use crate::net::{Address, Namespace, Offloads, Tun, configure, kill_inside, own_name};
+use crate::net::{Address, Namespace, Offloads, Tun, configure, kill_processes_in, process_name};
 use crate::privilege::Privilege;
 
 /// Prefix of namespace names: `haul-wan-<pid>-<start>-a` and `-b`, after the process that created them.
@@ -104,7 +104,7 @@ impl World {
     pub fn end_processes(&self) {
         let sides = [&self.a, &self.b];
         let ids: Vec<_> = sides.iter().filter_map(|side| side.namespace.id().ok()).collect();
-        kill_inside(&ids);
+        kill_processes_in(&ids);
     }
 }
 
@@ -116,7 +116,7 @@ impl Drop for World {
 
 impl Side {
     fn create(number: usize, names: Names, options: &WorldOptions) -> Result<Self, WanError> {
-        let name = own_name(PREFIX, ["a", "b"][number]);
+        let name = process_name(PREFIX, ["a", "b"][number]);
         let namespace = Namespace::create(&name, names == Names::Listed)
             .while_doing("cannot make a network namespace")?;
         let offloads = Offloads { tcp: options.offload, udp: options.offload };
@@ -127,7 +127,7 @@ impl Side {
         ];
         namespace
             .run(|| {
-                quieten()?;
+                disable_autoconfiguration()?;
                 configure(DEVICE, options.mtu, DEVICE_QUEUE, &addresses)?;
                 set_windows(options)
             })
@@ -160,7 +160,7 @@ fn transmit_drops(text: &str, device: &str) -> Option<u64> {
 }
 
 /// Prevents the kernel's own packets on the path: no link-local address, so no router solicitations.
-fn quieten() -> io::Result<()> {
+fn disable_autoconfiguration() -> io::Result<()> {
     let conf = format!("/proc/sys/net/ipv6/conf/{DEVICE}");
     // Without IPv6 there is nothing to disable.
     for (key, value) in [("addr_gen_mode", "1"), ("router_solicitations", "0"), ("accept_ra", "0")] {

@@ -90,7 +90,7 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
     let (one, mut joined) = (windows.len() == 1, Joined::default());
     for (number, signature) in windows.iter().enumerate() {
         let sample = Sample::of(signature, words);
-        let diagnosis = joined.judge(model, &sample, signature, words);
+        let diagnosis = joined.classify(model, &sample, signature, words);
         if as_object {
             out_json(&json!({
                 "file": file.display().to_string(),

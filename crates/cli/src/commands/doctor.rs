@@ -70,7 +70,7 @@ fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<Stri
 
 /// Advises a receive buffer that holds what arrives while nobody reads; `None` if nothing was lost.
 fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
-    let (rate, _) = report.capacity.filter(|_| report.lost.whole() > 0)?;
+    let (rate, _) = report.capacity.filter(|_| report.lost.total() > 0)?;
     let (pause, words) = match report.longest_read_delay {
         Some(pause) => (pause, "the longest time that a packet waited to be read"),
         None => (report.rtt?, "one round trip; the longest pause is unknown"),

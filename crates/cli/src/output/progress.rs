@@ -224,7 +224,7 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
         parts.push(format!("{} done", count(files, "file")));
     }
     if let Some((_, words)) = lost_by(&snapshot.lost).into_iter().max_by_key(|(packets, _)| *packets) {
-        parts.push(format!("{} lost, {words}", count(snapshot.lost.whole(), "packet")));
+        parts.push(format!("{} lost, {words}", count(snapshot.lost.total(), "packet")));
     }
     parts.join(" | ")
 }

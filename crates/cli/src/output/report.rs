@@ -210,7 +210,7 @@ impl RunReport {
 
     /// Describes the losses and their causes; `None` without losses.
     pub(crate) fn lost_in_words(&self) -> Option<String> {
-        let whole = self.lost.whole();
+        let whole = self.lost.total();
         let named: Vec<_> = lost_by(&self.lost).into_iter().map(|(_, words)| words).collect();
         let lost = format!("lost {} of {}", count(whole, "packet"), grouped(self.packets.sent));
         (whole > 0).then(|| format!("{lost}: {}", named.join(", ")))
@@ -334,7 +334,7 @@ pub(crate) fn json_value(report: &RunReport) -> Value {
         "cipher": report.cipher,
         "packets_sent": sent,
         "packets_resent": resent,
-        "loss_rate": if sent == 0 { 0.0 } else { report.lost.whole() as f64 / sent as f64 },
+        "loss_rate": if sent == 0 { 0.0 } else { report.lost.total() as f64 / sent as f64 },
         "lost_by_cause": by_cause(report.lost),
         "limited_by": limit.map(|limit| &limit.what),
         "limited_by_evidence": limit.map(|limit| &limit.evidence),
@@ -398,7 +398,7 @@ impl From<&RunReport> for Lines {
 /// Returns the causes of losses, each with its number of packets and its description.
 pub(super) fn lost_by(lost: &CauseCounts) -> Vec<(u64, String)> {
     let words = ["by the receiving host", "by congestion", "at random", "by an outage", "of unknown cause"];
-    let share = |packets: u64| percent(packets as f64 / lost.whole() as f64);
+    let share = |packets: u64| percent(packets as f64 / lost.total() as f64);
     let causes = Cause::ALL.map(|cause| lost.of(cause)).into_iter().zip(words);
     let named = causes.filter(|(packets, _)| *packets > 0);
     named.map(|(packets, words)| (packets, format!("{} {words}", share(packets)))).collect()

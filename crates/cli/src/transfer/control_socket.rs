@@ -60,7 +60,7 @@ impl Controlled for LawRequests {
     }
 
     fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
-        self.ask(changes).map_err(|error| match error {
+        self.request(changes).map_err(|error| match error {
             LawRequestError::Law(error) => unknown(error),
             LawRequestError::TooLong => fault::usage(error.to_string(), "change fewer parameters at a time"),
             error => fault::usage(error.to_string(), "try again"),

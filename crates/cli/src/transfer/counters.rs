@@ -78,7 +78,7 @@ pub(crate) fn write_windows(events: &EventLog, transfer: &Transfer) {
     if !events.is_kept() {
         return;
     }
-    let has_losses = |window: &&DiagnosedWindow| window.sample.lost > 0 || window.counts.whole() > 0;
+    let has_losses = |window: &&DiagnosedWindow| window.sample.lost > 0 || window.counts.total() > 0;
     for window in transfer.take_windows().iter().filter(has_losses) {
         events.write("window", window_json(window));
     }

@@ -166,7 +166,7 @@ impl Member for Sender {
     }
 
     /// Never blocks: the other senders wait for the table.
-    fn tell(&mut self, rate: Rate) -> bool {
+    fn set_rate(&mut self, rate: Rate) -> bool {
         // An ended session needs no rate.
         self.control.send_if_room(&ControlMessage::Quota { rate_bps: rate.as_bps() }).unwrap_or(true)
     }

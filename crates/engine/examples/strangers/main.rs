@@ -124,7 +124,7 @@ fn come(load: &Load, counts: &Counts, config: &Arc<ClientConfig>, started: Insta
 
 fn prove(tcp: TcpStream, config: &Arc<ClientConfig>, counts: &Counts) {
     let answered = Stranger::secure(tcp, config).and_then(|mut stranger| {
-        stranger.prove_wrongly(stranger::HEAD.len() as u32)?;
+        stranger.send_wrong_proof(stranger::HEAD.len() as u32)?;
         stranger.refusal()
     });
     let is_refused = answered.is_ok_and(|fault| fault.code == FaultCode::NotAuthorised);

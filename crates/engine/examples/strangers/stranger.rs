@@ -24,7 +24,7 @@ pub(crate) fn config() -> Arc<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone());
     let versions = builder.with_protocol_versions(&[&version::TLS13]).expect("TLS 1.3 is compiled in");
-    let verifier = Arc::new(Anyone(provider));
+    let verifier = Arc::new(AcceptAnyCertificate(provider));
     let mut config = versions.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     config.alpn_protocols = vec![b"haul/1".to_vec()];
     config.enable_sni = false;
@@ -61,7 +61,7 @@ impl Stranger {
     }
 
     /// Sends the beginning of a Hello with a wrong proof, as if `body` bytes followed in all.
-    pub(crate) fn prove_wrongly(&mut self, body: u32) -> std::io::Result<()> {
+    pub(crate) fn send_wrong_proof(&mut self, body: u32) -> std::io::Result<()> {
         self.0.write_all(&[&body.to_be_bytes()[..], &HEAD].concat())?;
         self.0.flush()
     }
@@ -85,9 +85,9 @@ impl Stranger {
 }
 
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -182,12 +182,12 @@ async fn secure_connection(
         if let Some((tls, exchanged)) = secure(url, &tcp, deadline, readiness).await? {
             return Ok((tcp, tls, round_trip(exchanged, connected)));
         }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let remaining = until.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             return Err(explain(url, HandshakeError::TimedOut));
         }
         tracing::debug!("the TLS handshake timed out; trying a new connection");
-        (tcp, connected) = dial(&url.host, &addresses, left, readiness).await?;
+        (tcp, connected) = dial(&url.host, &addresses, remaining, readiness).await?;
     }
 }
 

@@ -136,8 +136,8 @@ mod tests {
         let mode = fs::metadata(file.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let mut epochs: Vec<_> = std::thread::scope(|scope| {
-            let takers: Vec<_> = (0..4).map(|_| scope.spawn(|| file.take().unwrap().last_epoch)).collect();
-            takers.into_iter().map(|taker| taker.join().unwrap()).collect()
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| file.take().unwrap().last_epoch)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         epochs.sort_unstable();
         epochs.dedup();

@@ -97,8 +97,8 @@ impl Pump {
             let _ = self.shared.push(&abort, WhenFull::Exceed);
             let _ = self.send_pending();
         }
-        let how = end.unwrap_or(EngineError::Closed);
-        self.shared.state.update(|state| state.ended = Some(how));
+        let result = end.unwrap_or(EngineError::Closed);
+        self.shared.state.update(|state| state.ended = Some(result));
         self.linger();
     }
 
@@ -243,8 +243,8 @@ impl Pump {
     /// Maps the end of the TCP connection: graceful if either end's close was sent.
     fn end_of_connection(&self, reason: EngineError) -> EngineError {
         let state = self.shared.state.lock();
-        let is_through = state.close_sent || state.channel.is_closed_by_peer();
-        if is_through { EngineError::Closed } else { reason }
+        let is_finished = state.close_sent || state.channel.is_closed_by_peer();
+        if is_finished { EngineError::Closed } else { reason }
     }
 
     /// Continues with messages that the decoder has buffered, or returns the recorded end.
@@ -288,9 +288,10 @@ impl Pump {
         let until = Instant::now() + LINGER_TIMEOUT;
         let _ = self.tcp.shutdown(Shutdown::Write);
         loop {
-            let left = until.saturating_duration_since(Instant::now());
+            let remaining = until.saturating_duration_since(Instant::now());
             let mut fds = [PollFd::new(&self.tcp, PollFlags::IN)];
-            let is_ready = !left.is_zero() && wait_ready(&mut fds, Some(left)).is_ok_and(|ready| ready > 0);
+            let is_ready =
+                !remaining.is_zero() && wait_ready(&mut fds, Some(remaining)).is_ok_and(|ready| ready > 0);
             if !is_ready || !matches!((&self.tcp).read(&mut self.buffer), Ok(1..)) {
                 return;
             }

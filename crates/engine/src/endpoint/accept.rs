@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haul_base::{Ecn, Time};
-use haul_proto::connection::{BARE, FrameKeys, Header, PeerAddress, ResumptionState};
+use haul_proto::connection::{BARE_FRAME_LEN, FrameKeys, Header, PeerAddress, ResumptionState};
 use haul_stack::Ends;
 use haul_wire::packet::{
     CloseReason, ConnectionId, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN, InitialHeader,
@@ -87,7 +87,7 @@ fn open(
     let connection = connection.map(Arc::new).inspect_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
         let keys = FrameKeys::new(&resumption.secret, id, Role::Server);
-        shared.send(&keys.frame(ControlFrameKind::Close, CloseReason::Abort as u32, BARE), peer.at);
+        shared.send(&keys.frame(ControlFrameKind::Close, CloseReason::Abort as u32, BARE_FRAME_LEN), peer.at);
     });
     let connection = connection.ok()?;
     let mut table = lock(&shared.table);
@@ -114,7 +114,7 @@ pub(super) fn send_closed(shared: &SharedEndpoint, id: ConnectionId) {
         _ => return,
     };
     let keys = FrameKeys::new(&resumption.secret, id, resumption.role);
-    shared.send(&keys.frame(ControlFrameKind::Closed, 0, BARE), peer);
+    shared.send(&keys.frame(ControlFrameKind::Closed, 0, BARE_FRAME_LEN), peer);
 }
 
 /// Removes the resumption state if the client's frame requests it.

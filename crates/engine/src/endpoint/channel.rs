@@ -286,8 +286,8 @@ impl Channel {
     /// Closes at once; tells the peer if data is missing. Returns whether all data is known to have arrived.
     pub fn close_now(&self) -> bool {
         let has_arrived = self.is_closing() && !self.connection.lock().lifecycle.is_unconfirmed();
-        let is_whole = self.connection.lock().stack.outstanding() == 0;
-        self.start_close(if is_whole { CloseReason::Graceful } else { CloseReason::Abort });
+        let is_complete = self.connection.lock().stack.outstanding() == 0;
+        self.start_close(if is_complete { CloseReason::Graceful } else { CloseReason::Abort });
         has_arrived
     }
 

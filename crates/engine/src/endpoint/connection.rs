@@ -110,8 +110,8 @@ impl Connection {
         let changed = self.take_events(shared, state, now);
         // If the round trip is shorter than the delay, the timer is not set per message but expires once per
         // delay.
-        let is_beyond_coalescing = state.stack.path().rtt >= COALESCING_DELAY;
-        self.set_timer(shared, state, was_deferred && is_beyond_coalescing);
+        let is_long_path = state.stack.path().rtt >= COALESCING_DELAY;
+        self.set_timer(shared, state, was_deferred && is_long_path);
         changed || sent > 0
     }
 
@@ -185,7 +185,7 @@ impl Connection {
             PacketVerdict::Ended => return,
             PacketVerdict::InboxFull => return shared.counters.inbox_full.add_one(),
             PacketVerdict::Unauthentic => shared.counters.unauthentic.add_one(),
-            PacketVerdict::Taken(challenge) => send(shared, challenge),
+            PacketVerdict::Consumed(challenge) => send(shared, challenge),
         }
         // If the application replies to messages at once, the acknowledgement is sent with the reply.
         if state.replies && state.stack.waiting_messages() > 0 {

@@ -194,8 +194,8 @@ fn wait(shared: &SharedEndpoint, packets: PollFlags, max_wait: Option<Span>) -> 
     // Only while a batch waits: poll(2) reports errors of a socket even without requested events.
     let fds = if timers.has_blocked() { &mut fds[..] } else { &mut fds[..3] };
     let overdue = lock(&driver.handshakes).values().map(|(deadline, _)| *deadline).min();
-    let left = overdue.map(|at| at.saturating_duration_since(Instant::now()));
-    let max_wait = max_wait.map(Duration::from).into_iter().chain(left).min();
+    let remaining = overdue.map(|at| at.saturating_duration_since(Instant::now()));
+    let max_wait = max_wait.map(Duration::from).into_iter().chain(remaining).min();
     wait_ready(fds, max_wait)?;
     let mut ready = [false; 4];
     ready.iter_mut().zip(fds).for_each(|(ready, fd)| *ready = !fd.revents().is_empty());

@@ -95,7 +95,7 @@ fn on_session_frame(shared: &SharedEndpoint, frame: &ControlFrame, source: Socke
     let Some(session) = shared.sessions.find(frame, source) else { return counters.unknown.add_one() };
     let answer = match session.on_frame(frame, source) {
         (Verdict::Unauthentic, _) => return counters.unauthentic.add_one(),
-        (Verdict::Taken, response) => response,
+        (Verdict::Consumed, response) => response,
         (Verdict::Challenged(challenge), _) => {
             counters.challenged.add_one();
             Some(challenge)

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use haul_base::Ecn;
-use haul_proto::connection::{self, BARE, Challenge, EarlyFrames, FrameKeys, PathProbe, Verdict};
+use haul_proto::connection::{self, BARE_FRAME_LEN, Challenge, EarlyFrames, FrameKeys, PathProbe, Verdict};
 use haul_udp::{Options, SendError, UdpSocket};
 use haul_wire::control::ControlMessage;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
@@ -115,7 +115,7 @@ impl PendingSession {
         let mut state = self.state.lock();
         let before = state.machine.peer();
         let verdict = state.machine.on_frame(frame, from);
-        if verdict != Verdict::Taken {
+        if verdict != Verdict::Consumed {
             return (verdict, None);
         }
         if let (true, Stage::Opened(Ok(socket))) = (before != Some(from), &state.stage) {
@@ -167,7 +167,7 @@ impl PendingState {
             .map_err(|e| EngineError::system("cannot open the session's UDP socket", e));
         if let Ok(socket) = &socket {
             // Best effort: a failed channel ends the session, and the client repeats unanswered challenges.
-            let size = self.machine.largest().max(BARE);
+            let size = self.machine.largest().max(BARE_FRAME_LEN);
             let _ = service.control.send_now(&ControlMessage::UdpSeen { size });
             while let Some(response) = self.machine.poll_response() {
                 let _ = socket.send(&response, response.len(), Ecn::NotEct);

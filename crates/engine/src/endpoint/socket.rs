@@ -116,7 +116,7 @@ impl EndpointSocket {
         lock(&self.slots).pop().unwrap_or_else(|| AlignedBytes::zeroed(SLOT_LEN))
     }
 
-    pub(super) fn put_slot(&self, slot: AlignedBytes) {
+    pub(super) fn return_slot(&self, slot: AlignedBytes) {
         let mut slots = lock(&self.slots);
         if slots.len() < MAX_POOLED_SLOTS {
             slots.push(slot);

@@ -63,9 +63,9 @@ impl Timers {
 
     /// Sets or disarms the kernel's timer.
     fn apply(&self, at: Option<Time>) {
-        let left = at.map_or(Span::ZERO, |at| at.since(self.clock.now()).max(Span::from_nanos(1)));
+        let remaining = at.map_or(Span::ZERO, |at| at.since(self.clock.now()).max(Span::from_nanos(1)));
         // Zero disarms it. The engine's deadlines always fit.
-        let Ok(it_value) = Timespec::try_from(Duration::from(left)) else { return };
+        let Ok(it_value) = Timespec::try_from(Duration::from(remaining)) else { return };
         let new = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
         // Fails only for an invalid descriptor or a negative time.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &new);

@@ -48,7 +48,7 @@ impl Connection {
                 self.send_batch(shared, state, now, data, segment_size, ecn);
             }
         }
-        shared.put_slot(slot);
+        shared.return_slot(slot);
         sent
     }
 

@@ -179,7 +179,7 @@ fn start_handshake(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
     let serve = move || handshake::run(&worker, permit);
     if let Err(error) = spawn("haul-handshake", serve) {
         tracing::warn!(error = error.with_causes());
-        for _ in 0..lock(&server.limiter).turn_away_waiting() {
+        for _ in 0..lock(&server.limiter).refuse_waiting() {
             server.counters.failed.add_one();
         }
     }

@@ -80,11 +80,11 @@ impl Readiness for BlockingWait {
         _: &Context<'_>,
     ) -> Poll<Result<(), HandshakeError>> {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return Poll::Ready(Err(HandshakeError::TimedOut));
             }
-            if wait_ready(&mut [PollFd::new(tcp, interest)], Some(left)).map_err(io::Error::other)? > 0 {
+            if wait_ready(&mut [PollFd::new(tcp, interest)], Some(remaining)).map_err(io::Error::other)? > 0 {
                 return Poll::Ready(Ok(()));
             }
         }

@@ -28,7 +28,7 @@ pub(crate) fn recipe() -> Recipe {
     Recipe::new("test").with("fixed_size").with("transport_driver").with("sequenced_segment").with("seal")
 }
 
-pub(crate) fn own_registry() -> Arc<Registry> {
+pub(crate) fn custom_registry() -> Arc<Registry> {
     Arc::new(registry())
 }
 
@@ -55,9 +55,9 @@ pub(crate) fn connect_and_agree(
 
 /// Returns the client's end. The server's connection usually does not exist yet.
 pub(crate) fn client_of(listener: &Listener, url: &HaulUrl) -> Channel {
-    let terms = Terms::new(own_registry());
+    let terms = Terms::new(custom_registry());
     let (client, accepted) =
-        connect_and_agree(listener, &terms, url, &recipe(), &own_registry(), &OpenOptions::default());
+        connect_and_agree(listener, &terms, url, &recipe(), &custom_registry(), &OpenOptions::default());
     accepted.unwrap();
     client.unwrap()
 }
@@ -162,9 +162,9 @@ fn messages_pass_both_ways_with_every_cipher_and_family_and_the_close_arrives() 
         let listener = Listener::bind(listening).unwrap();
         for cipher in [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305, Cipher::None] {
             let options = OpenOptions { ciphers: vec![cipher], ..OpenOptions::default() };
-            let (url, terms) = (listener.url(host, b""), Terms::new(own_registry()));
+            let (url, terms) = (listener.url(host, b""), Terms::new(custom_registry()));
             let (client, accepted) =
-                connect_and_agree(&listener, &terms, &url, &recipe(), &own_registry(), &options);
+                connect_and_agree(&listener, &terms, &url, &recipe(), &custom_registry(), &options);
             accepted.unwrap();
             let client = client.unwrap();
             send(&client, b"there");
@@ -205,8 +205,9 @@ fn packets_behind_an_initial_header_are_no_larger_than_others() {
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let mut options = OpenOptions::default();
     options.connection.datagram = LARGEST;
-    let (terms, recipe) = (Terms::new(own_registry()), presets::preset("msg").unwrap().unwrap());
-    let (client, accepted) = connect_and_agree(&listener, &terms, &url, &recipe, &own_registry(), &options);
+    let (terms, recipe) = (Terms::new(custom_registry()), presets::preset("msg").unwrap().unwrap());
+    let (client, accepted) =
+        connect_and_agree(&listener, &terms, &url, &recipe, &custom_registry(), &options);
     accepted.unwrap();
     let client = client.unwrap();
     let message = [7; 1_240];
@@ -236,7 +237,7 @@ fn unacceptable_recipes_are_refused_with_the_reason() {
     let mut more = registry();
     more.register(Registration::new("frobnicate", 3, "", |_, _| Ok(Box::new(Boom))));
     let more = Arc::new(more);
-    let terms = Terms::new(own_registry())
+    let terms = Terms::new(custom_registry())
         .permitting(|recipe| if recipe.name == "evil" { Err("I know you".to_owned()) } else { Ok(()) });
     let refused = |terms: &Terms, recipe: &Recipe, registry: &Arc<Registry>| {
         let (client, accepted) =
@@ -252,9 +253,9 @@ fn unacceptable_recipes_are_refused_with_the_reason() {
     let fault = refused(&Terms::new(Arc::new(other)), &recipe().with("frobnicate"), &more);
     assert_eq!(fault.code, FaultCode::VersionMismatch);
     assert!(fault.message.contains("version 3 of `frobnicate`"), "{fault}");
-    let mut evil = recipe();
-    evil.name = "evil".to_owned();
-    let fault = refused(&terms, &evil, &own_registry());
+    let mut panicking = recipe();
+    panicking.name = "evil".to_owned();
+    let fault = refused(&terms, &panicking, &custom_registry());
     assert_eq!(
         (fault.code, fault.message.contains("I know you")),
         (FaultCode::NotPermitted, true),
@@ -271,7 +272,7 @@ fn a_recipe_without_seal_or_identity_is_not_even_offered() {
             None,
             &listener.url("127.0.0.1", b""),
             &recipe().without(part),
-            &own_registry(),
+            &custom_registry(),
             &OpenOptions::default(),
             Ends::default(),
         );
@@ -282,7 +283,7 @@ fn a_recipe_without_seal_or_identity_is_not_even_offered() {
     let of_object = presets::preset("fobs").unwrap().unwrap();
     let options = OpenOptions::default();
     let url = listener.url("127.0.0.1", b"");
-    let error = connect_by(None, &url, &of_object, &own_registry(), &options, Ends::default());
+    let error = connect_by(None, &url, &of_object, &custom_registry(), &options, Ends::default());
     let error = error.unwrap_err().fault().message;
     assert!(error.contains("fobs: it carries an object"), "{error}");
     assert_eq!(listener.stats().connections, 0);
@@ -529,7 +530,7 @@ fn the_number_of_known_peers_is_limited() {
     assert_eq!(listen_options("127.0.0.1").max_known_peers, 1 << 20, "docs/security.md");
     let listener = Listener::bind(listening).unwrap();
     let url = listener.url("127.0.0.1", b"");
-    let terms = Terms::new(own_registry());
+    let terms = Terms::new(custom_registry());
     let mut connections: Vec<_> = (0..MAX)
         .map(|_| {
             let client = client_of(&listener, &url);
@@ -539,7 +540,7 @@ fn the_number_of_known_peers_is_limited() {
         .collect();
     let fault = std::thread::scope(|scope| {
         let one_more = scope.spawn(|| {
-            connect_by(None, &url, &recipe(), &own_registry(), &OpenOptions::default(), Ends::default())
+            connect_by(None, &url, &recipe(), &custom_registry(), &OpenOptions::default(), Ends::default())
         });
         // It tries twice: the first refusal might be due to its number.
         for _ in 0..2 {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Nowhere, Relay, TIMEOUT, accept, check, get, listen_options, listener, options, session_pair,
+    DiscardingSink, Relay, TIMEOUT, accept, check, get, listen_options, listener, options, session_pair,
 };
 use haul_engine::{Direction, EngineError, HaulUrl, Listener, Waker, connect};
 use haul_proto::connection::ENCRYPTION_REQUIRED;
@@ -74,9 +74,9 @@ fn an_expired_url_is_refused_by_client_and_server() {
 #[test]
 fn no_encryption_is_refused_unless_the_server_permits_it() {
     let listener = listener(HOST);
-    let mut wanted = options(Request::Check);
-    wanted.ciphers = vec![Cipher::None];
-    let fault = connect(&listener.url(HOST, b""), wanted).unwrap_err().fault();
+    let mut client_options = options(Request::Check);
+    client_options.ciphers = vec![Cipher::None];
+    let fault = connect(&listener.url(HOST, b""), client_options).unwrap_err().fault();
     assert_eq!((fault.code, &*fault.message), (FaultCode::NotPermitted, ENCRYPTION_REQUIRED));
 }
 
@@ -102,9 +102,9 @@ fn a_closed_port_is_reported() {
 fn a_silent_server_times_out() {
     let silent = TcpListener::bind((HOST, 0)).unwrap();
     let url = url_with_port(&listener(HOST), silent.local_addr().unwrap().port());
-    let mut wanted = options(Request::Check);
-    wanted.timeout = Duration::from_millis(300);
-    assert!(matches!(connect(&url, wanted), Err(EngineError::NotHaul { .. })));
+    let mut client_options = options(Request::Check);
+    client_options.timeout = Duration::from_millis(300);
+    assert!(matches!(connect(&url, client_options), Err(EngineError::NotHaul { .. })));
 }
 
 #[test]
@@ -123,10 +123,10 @@ fn an_unanswered_handshake_is_retried_on_another_connection() {
         std::thread::spawn(there);
         let _ = copy(server, client)();
     });
-    let mut wanted = options(Request::Check);
-    wanted.timeout = Duration::from_secs(4);
+    let mut client_options = options(Request::Check);
+    client_options.timeout = Duration::from_secs(4);
     // The handshake is complete; no application accepts the request.
-    let error = connect(&url, wanted).unwrap_err();
+    let error = connect(&url, client_options).unwrap_err();
     assert!(matches!(error, EngineError::TimedOut { .. }), "{error}");
     drop(listener);
     relay.join().unwrap();
@@ -135,10 +135,10 @@ fn an_unanswered_handshake_is_retried_on_another_connection() {
 #[test]
 fn an_undecided_server_times_out() {
     let listener = listener(HOST);
-    let mut wanted = options(Request::Check);
+    let mut client_options = options(Request::Check);
     // Longer than the handshake takes on a busy machine.
-    wanted.timeout = Duration::from_secs(3);
-    let error = connect(&listener.url(HOST, b""), wanted).unwrap_err();
+    client_options.timeout = Duration::from_secs(3);
+    let error = connect(&listener.url(HOST, b""), client_options).unwrap_err();
     assert!(matches!(error, EngineError::TimedOut { .. }), "{error}");
     // Whether or not the listener has noticed yet, there is no session.
     if let Some(incoming) = listener.accept(Duration::from_millis(500)) {
@@ -150,8 +150,8 @@ fn an_undecided_server_times_out() {
 #[test]
 fn a_too_long_request_is_a_usage_error() {
     let listener = listener(HOST);
-    let wanted = options(get(vec![vec![b'x'; 4000]; 100]));
-    let error = connect(&listener.url(HOST, b""), wanted).unwrap_err();
+    let client_options = options(get(vec![vec![b'x'; 4000]; 100]));
+    let error = connect(&listener.url(HOST, b""), client_options).unwrap_err();
     assert_eq!(error.code(), FaultCode::Usage);
     assert_eq!(listener.stats().connections, 0);
 }
@@ -225,7 +225,7 @@ fn udp_blocked_towards_the_client_is_noticed_there() {
     relay.to_client.store(false, Ordering::Relaxed);
     let url = url_with_port(&listener, relay.port);
     let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchReceive));
-    let _receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
+    let _receiving = server.start_receiving(Box::new(DiscardingSink), Waker::new().unwrap()).unwrap();
     let error = client.check_path(TIMEOUT).unwrap_err();
     let direction = Direction::ServerToClient;
     let expected = EngineError::UdpBlocked { port: relay.port, direction };

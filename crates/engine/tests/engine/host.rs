@@ -8,7 +8,7 @@ use haul_engine::{ConnectOptions, Counters, Waker};
 use haul_proto::PeerHost;
 use haul_wire::control::Request;
 
-use crate::support::{Nowhere, TIMEOUT, Zeros, listener, session_pair, settings};
+use crate::support::{DiscardingSink, TIMEOUT, Zeros, listener, session_pair, settings};
 
 /// 1.6 s at the rate below: about thirty samples.
 const LEN: u64 = 40_000_000;
@@ -32,7 +32,7 @@ fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
             });
         }
         let mut sending = client.start_sending(Box::new(Zeros(LEN)), Waker::new().unwrap()).unwrap();
-        let mut receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
+        let mut receiving = server.start_receiving(Box::new(DiscardingSink), Waker::new().unwrap()).unwrap();
         let arrived = sending.wait_delivered(TIMEOUT);
         over.store(true, Ordering::Relaxed);
         assert!(arrived.unwrap(), "timed out");
@@ -46,14 +46,14 @@ fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
 
 #[test]
 fn a_sender_learns_that_the_receiver_is_short_of_processor_time() {
-    let (reported, own) = transfer(3);
+    let (reported, local) = transfer(3);
     println!("with three busy threads per core: {reported:?}");
     let sample = reported.sample.expect("the receiver reported a sample");
     assert_eq!(sample.run_delay.is_some(), std::fs::read("/proc/thread-self/schedstat").is_ok());
     if let Some(delay) = sample.run_delay {
         assert!((Span::from_millis(1)..Span::from_secs(60)).contains(&delay), "{sample:?}");
         // Totals: the sender knows at most what the receiver does.
-        assert!(Some(delay) <= own.run_delay, "{sample:?}, {own:?}");
+        assert!(Some(delay) <= local.run_delay, "{sample:?}, {local:?}");
     }
     // At this rate the thread sleeps voluntarily and waits to be scheduled again: there may be no involuntary
     // switches.
@@ -68,7 +68,7 @@ fn a_sender_learns_that_the_receiver_is_short_of_processor_time() {
 
 #[test]
 fn reported_host_data_matches_its_kernel() {
-    let (reported, own) = transfer(0);
+    let (reported, local) = transfer(0);
     println!("without load: {reported:?}");
     let sample = reported.sample.expect("the receiver reported a sample");
     let has = |sample: HostSample| {
@@ -81,7 +81,7 @@ fn reported_host_data_matches_its_kernel() {
             sample.socket_fill.is_some(),
         ]
     };
-    assert_eq!(has(sample), has(own));
+    assert_eq!(has(sample), has(local));
     let is_there = |path: &str| std::fs::read(path).is_ok();
     assert_eq!(sample.cpu_pressure.is_some(), is_there("/proc/pressure/cpu"));
     assert!(sample.cpu_pressure.is_none_or(|share| share <= 1_000), "{sample:?}");

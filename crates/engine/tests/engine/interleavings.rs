@@ -19,7 +19,7 @@ use crate::waiting::pair_on;
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Pauses at random, so that no thread drives the endpoint inline for a while.
-fn dawdle(rng: &mut Rng) {
+fn random_delay(rng: &mut Rng) {
     match rng.below(8) {
         0 => std::thread::sleep(Duration::from_micros(rng.below(600))),
         1 => std::thread::yield_now(),
@@ -30,7 +30,7 @@ fn dawdle(rng: &mut Rng) {
 /// Receives the next message in a random way.
 fn receive(channel: &Channel, rng: &mut Rng) -> Result<Message, EngineError> {
     loop {
-        dawdle(rng);
+        random_delay(rng);
         match rng.below(6) {
             0 => match channel.recv(Some(Duration::from_micros(rng.below(2_000)))) {
                 Err(EngineError::TimedOut { .. }) => {}
@@ -47,7 +47,7 @@ fn receive(channel: &Channel, rng: &mut Rng) -> Result<Message, EngineError> {
 }
 
 fn submit(channel: &Channel, data: &[u8], rng: &mut Rng) -> Result<(), EngineError> {
-    dawdle(rng);
+    random_delay(rng);
     let options = SendOptions::default();
     match rng.below(3) {
         0 => block_on(poll_fn(|context| channel.poll_send(context, data, options))).map(drop),

@@ -6,17 +6,23 @@ use std::time::Duration;
 use haul_engine::{Channel, ConnectionOptions, EngineError, HaulUrl, Listener, OpenOptions, Terms};
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
-use crate::connections::{connect_and_agree, connection, own_registry, recipe, recv, send, until};
+use crate::connections::{connect_and_agree, connection, custom_registry, recipe, recv, send, until};
 use crate::support::{Relay, TIMEOUT, Waits, listener};
 
 /// Returns a client connected through the relay, with a keep-alive interval of 400 ms, and its server.
-fn kept_alive(listener: &Listener, relay: &Relay) -> [Channel; 2] {
+fn connect_with_keep_alives(listener: &Listener, relay: &Relay) -> [Channel; 2] {
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let channel =
         ConnectionOptions { keep_alive: Some(Duration::from_millis(400)), ..ConnectionOptions::default() };
     let options = OpenOptions { connection: channel, ..OpenOptions::default() };
-    let (client, accepted) =
-        connect_and_agree(listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
+    let (client, accepted) = connect_and_agree(
+        listener,
+        &Terms::new(custom_registry()),
+        &url,
+        &recipe(),
+        &custom_registry(),
+        &options,
+    );
     accepted.unwrap();
     let client = client.unwrap();
     client.wait_confirmed(TIMEOUT).unwrap();
@@ -28,7 +34,7 @@ fn kept_alive(listener: &Listener, relay: &Relay) -> [Channel; 2] {
 fn keep_alives_find_an_idle_client_after_nat_rebinding() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
-    let [client, server] = kept_alive(&listener, &relay);
+    let [client, server] = connect_with_keep_alives(&listener, &relay);
     for _ in 0..2 {
         let before = server.peer();
         relay.rebind.store(true, Ordering::Relaxed);
@@ -43,7 +49,7 @@ fn keep_alives_find_an_idle_client_after_nat_rebinding() {
 fn a_dead_peer_is_detected_if_requested() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
-    let [client, server] = kept_alive(&listener, &relay);
+    let [client, server] = connect_with_keep_alives(&listener, &relay);
     // Several times the interval: alive as long as somebody answers.
     assert!(matches!(client.recv(Some(Duration::from_millis(2_400))), Err(EngineError::TimedOut { .. })));
     assert!(client.ended().is_none());
@@ -52,7 +58,7 @@ fn a_dead_peer_is_detected_if_requested() {
     let is_opened =
         |packet: &[u8]| ControlFrame::parse(packet).is_ok_and(|p| p.kind == ControlFrameKind::Opened);
     let opened = relay.answered.lock().unwrap().iter().find(|packet| is_opened(packet)).cloned();
-    *relay.again.lock().unwrap() = Some(opened.expect("the server confirmed the connection"));
+    *relay.replayed.lock().unwrap() = Some(opened.expect("the server confirmed the connection"));
     until("the silence was not noticed", || client.ended().is_some());
     assert!(matches!(client.ended(), Some(EngineError::Silent(_))));
     assert!(server.ended().is_none());

@@ -16,7 +16,7 @@ fn channels(listener: &Listener) -> (Endpoint, Channel, Channel) {
     (endpoint, client, server)
 }
 
-fn take_turns(client: &Channel, server: &Channel, rounds: u32) {
+fn exchange(client: &Channel, server: &Channel, rounds: u32) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..rounds {
@@ -37,7 +37,7 @@ fn acknowledgements_and_messages_share_datagrams_in_sleeping_and_polling_threads
         let listener = listener("127.0.0.1");
         listener.endpoint().set_options(ConnectionOptions { busy_poll, ..ConnectionOptions::default() });
         let (endpoint, client, server) = channels(&listener);
-        take_turns(&client, &server, 500);
+        exchange(&client, &server, 500);
         for stats in [endpoint.stats(), listener.endpoint().stats()] {
             assert!(stats.pairs > 100, "{stats:?}");
             assert_eq!((stats.strays, stats.unknown, stats.unauthentic), (0, 0, 0), "{stats:?}");
@@ -49,7 +49,7 @@ fn acknowledgements_and_messages_share_datagrams_in_sleeping_and_polling_threads
 fn other_coalesced_pairs_are_counted_and_ignored() {
     let listener = listener("127.0.0.1");
     let (_endpoint, client, server) = channels(&listener);
-    take_turns(&client, &server, 20);
+    exchange(&client, &server, 20);
     let attacker = UdpSocket::bind("127.0.0.1:0").unwrap();
     let identity = client.identity().to_be_bytes();
     let stranger = [&[1, 0, 0, 0, 0, 0, 9][..], &[0xEE; 4], &[7; 40]].concat();
@@ -75,5 +75,5 @@ fn other_coalesced_pairs_are_counted_and_ignored() {
         attacker.send_to(&datagram, listener.local_addr()).unwrap();
         until("the datagram is not counted", || stats() == after);
     }
-    take_turns(&client, &server, 20);
+    exchange(&client, &server, 20);
 }

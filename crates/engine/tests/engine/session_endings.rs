@@ -9,16 +9,16 @@ use haul_proto::{Available, ObjectSource};
 use haul_wire::control::Request;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
-use crate::support::{Nowhere, Relay, TIMEOUT, listener, options, session_pair};
+use crate::support::{DiscardingSink, Relay, TIMEOUT, listener, options, session_pair};
 
 const LEN: u64 = 1_000_000;
 /// Longer than either peer's idle timeout.
 const LONG: Duration = Duration::from_secs(40);
 
 /// A source with this many bytes so far.
-struct Growing(Arc<AtomicU64>);
+struct GrowingSource(Arc<AtomicU64>);
 
-impl ObjectSource for Growing {
+impl ObjectSource for GrowingSource {
     fn available(&mut self) -> Available {
         let upto = self.0.load(Ordering::Relaxed);
         Available { upto, end: upto == LEN }
@@ -48,9 +48,9 @@ impl Running {
         let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
         let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchSend));
         let available = Arc::new(AtomicU64::new(available));
-        let source = Box::new(Growing(available.clone()));
+        let source = Box::new(GrowingSource(available.clone()));
         let sending = client.start_sending(source, Waker::new().unwrap()).unwrap();
-        let receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
+        let receiving = server.start_receiving(Box::new(DiscardingSink), Waker::new().unwrap()).unwrap();
         Self { relay, available, sending, receiving, _rest: Box::new((listener, client, server)) }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    LOOPBACKS, Nowhere, Relay, TIMEOUT, Zeros, accept, check, get, listen_options, listener, options,
+    DiscardingSink, LOOPBACKS, Relay, TIMEOUT, Zeros, accept, check, get, listen_options, listener, options,
     session_pair, transfer_object,
 };
 use haul_base::Rate;
@@ -37,9 +37,9 @@ fn both_ends_agree_and_packets_pass_with_every_cipher_on_both_families() {
                 layout: Layout::Into,
                 receive_policy: ReceivePolicy::default(),
             };
-            let mut wanted = options(request.clone());
-            wanted.ciphers = vec![cipher];
-            let (mut client, mut server) = session_pair(&listener, &listener.url(host, b"x"), wanted);
+            let mut client_options = options(request.clone());
+            client_options.ciphers = vec![cipher];
+            let (mut client, mut server) = session_pair(&listener, &listener.url(host, b"x"), client_options);
             assert_eq!((client.role(), server.role()), (Role::Client, Role::Server));
             assert_eq!((client.cipher(), server.cipher()), (cipher, cipher));
             assert_eq!((client.request(), server.request()), (&request, &request));
@@ -76,7 +76,7 @@ fn the_client_can_send_before_its_challenges_are_answered() {
     // without feedback before the client considers the reverse path blocked.
     let len = 2_000;
     let sending = client.start_sending(Box::new(Zeros(len)), Waker::new().unwrap()).unwrap();
-    let receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
+    let receiving = server.start_receiving(Box::new(DiscardingSink), Waker::new().unwrap()).unwrap();
     assert!(receiving.wait_delivered(TIMEOUT).unwrap());
     assert!(!sending.wait_delivered(Duration::ZERO).unwrap());
     relay.to_client.store(true, Ordering::Relaxed);
@@ -105,11 +105,11 @@ fn the_path_probe_finds_the_datagram_sizes_and_the_round_trip() {
             transfer_object(from, to, 10_000_000).datagram
         };
         for request in [Request::BenchReceive, Request::BenchSend] {
-            let wanted = if host == "::1" { 8952 } else { 8972 };
+            let expected = if host == "::1" { 8952 } else { 8972 };
             // On a busy machine the transfer can end before the largest challenge is answered.
             let found: Vec<_> = std::iter::repeat_with(|| datagram_of(request.clone()))
                 .take(5)
-                .take_while(|&it| it != wanted)
+                .take_while(|&it| it != expected)
                 .collect();
             assert!(found.len() < 5, "{host}: {found:?}");
         }
@@ -212,11 +212,11 @@ fn unauthenticated_udp_packets_get_no_answer_and_are_counted() {
         ControlFrame { id, kind, number: 1, size, mac: [0xa5; 12] }.write(&mut packet);
         stranger.send(&packet).unwrap();
     }
-    let counted = || {
+    let counters = || {
         let stats = listener.endpoint().stats();
         (stats.strays - before.strays, stats.unknown - before.unknown)
     };
-    while counted() != (2, 3) {
+    while counters() != (2, 3) {
         std::thread::sleep(Duration::from_millis(5));
     }
     stranger.set_nonblocking(true).unwrap();
@@ -226,8 +226,8 @@ fn unauthenticated_udp_packets_get_no_answer_and_are_counted() {
 #[test]
 fn a_port_in_use_is_reported() {
     let first = listener("127.0.0.1");
-    let mut taken = listen_options("127.0.0.1");
-    taken.addr = first.local_addr();
-    let fault = haul_engine::Listener::bind(taken).unwrap_err().fault();
+    let mut occupied = listen_options("127.0.0.1");
+    occupied.addr = first.local_addr();
+    let fault = haul_engine::Listener::bind(occupied).unwrap_err().fault();
     assert!(fault.message.contains(&first.local_addr().to_string()), "{fault}");
 }

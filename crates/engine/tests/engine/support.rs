@@ -98,9 +98,9 @@ impl ObjectSource for Zeros {
 }
 
 /// Discards an object.
-pub(crate) struct Nowhere;
+pub(crate) struct DiscardingSink;
 
-impl ObjectSink for Nowhere {
+impl ObjectSink for DiscardingSink {
     fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
 
     fn limit(&mut self) -> u64 {
@@ -113,7 +113,7 @@ impl ObjectSink for Nowhere {
 /// Sends an object of `len` bytes, and returns the sender's last counters.
 pub(crate) fn transfer_object(from: &mut Session, to: &mut Session, len: u64) -> SenderStats {
     let mut sending = from.start_sending(Box::new(Zeros(len)), Waker::new().unwrap()).unwrap();
-    let mut receiving = to.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
+    let mut receiving = to.start_receiving(Box::new(DiscardingSink), Waker::new().unwrap()).unwrap();
     for end in [&sending, &receiving] {
         assert!(end.wait_delivered(TIMEOUT).unwrap(), "timed out");
     }
@@ -138,7 +138,7 @@ pub(crate) struct Relay {
     /// Every datagram that a server has sent.
     pub(crate) answered: Recorded,
     /// Sent to the client repeatedly.
-    pub(crate) again: ReplaySlot,
+    pub(crate) replayed: ReplaySlot,
     /// From now on the server sees the client at another port, as after a NAT rebinding.
     pub(crate) rebind: Arc<AtomicBool>,
     tcp: Arc<Mutex<Vec<TcpStream>>>,
@@ -167,7 +167,7 @@ impl Relay {
             to_client: Arc::new(AtomicBool::new(true)),
             received: Arc::default(),
             answered: Arc::default(),
-            again: Arc::default(),
+            replayed: Arc::default(),
             rebind: Arc::default(),
             tcp: Arc::default(),
         };
@@ -183,7 +183,7 @@ impl Relay {
             }
         });
         let (to_server, to_client) = (relay.to_server.clone(), relay.to_client.clone());
-        let records = (relay.received.clone(), relay.answered.clone(), relay.again.clone());
+        let records = (relay.received.clone(), relay.answered.clone(), relay.replayed.clone());
         let rebind = relay.rebind.clone();
         std::thread::spawn(move || relay_udp(&udp, server, (&to_server, &to_client), &rebind, &records));
         relay
@@ -232,7 +232,7 @@ fn relay_udp(
     server: SocketAddr,
     (to_server, to_client): (&AtomicBool, &AtomicBool),
     rebind: &AtomicBool,
-    (received, answered, again): &(Recorded, Recorded, ReplaySlot),
+    (received, answered, replayed): &(Recorded, Recorded, ReplaySlot),
 ) {
     let connected = || {
         let back = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -263,7 +263,7 @@ fn relay_udp(
                 let _ = front.send_to(&buffer[..len], client);
             }
         }
-        if let (Some(packet), Some(client)) = (&*again.lock().unwrap(), client) {
+        if let (Some(packet), Some(client)) = (&*replayed.lock().unwrap(), client) {
             let _ = front.send_to(packet, client);
         }
         if idle {

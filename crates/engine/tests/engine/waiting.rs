@@ -14,7 +14,7 @@ use haul_proto::presets;
 use haul_stack::{Ends, Recipe, SendOptions};
 use haul_testing::block_on;
 
-use crate::connections::{agree_with_client, connection, own_registry, recv, send, until};
+use crate::connections::{agree_with_client, connection, custom_registry, recv, send, until};
 use crate::support::{Relay, TIMEOUT, Waits, connect_by, listener};
 
 /// Two ends with retransmission, the client's on this endpoint.
@@ -29,10 +29,10 @@ pub(crate) fn pair_with(
     options: &OpenOptions,
 ) -> (Channel, Channel) {
     let recipe = presets::preset("msg").unwrap().unwrap();
-    let terms = Terms::new(own_registry());
+    let terms = Terms::new(custom_registry());
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
-            connect_by(Some(endpoint), url, &recipe, &own_registry(), options, Ends::default()).unwrap()
+            connect_by(Some(endpoint), url, &recipe, &custom_registry(), options, Ends::default()).unwrap()
         });
         agree_with_client(listener, &terms).unwrap();
         (client.join().unwrap(), connection(listener))
@@ -347,11 +347,11 @@ fn a_full_socket_delays_packets_and_loses_none() {
     let recipe =
         Recipe::new("x").with("fixed_size").with("transport_driver").with("sequenced_segment").with("seal");
     let (url, terms, options) =
-        (listener.url("127.0.0.1", b""), Terms::new(own_registry()), OpenOptions::default());
+        (listener.url("127.0.0.1", b""), Terms::new(custom_registry()), OpenOptions::default());
     std::thread::scope(|scope| {
         scope.spawn(|| agree_with_client(&listener, &terms).unwrap());
         let ends = Ends::default();
-        let client = connect_by(Some(&endpoint), &url, &recipe, &own_registry(), &options, ends).unwrap();
+        let client = connect_by(Some(&endpoint), &url, &recipe, &custom_registry(), &options, ends).unwrap();
         let receives = scope.spawn(|| {
             let server = connection(&listener);
             // If two CPUs drain the queue in turn, packets may be reordered.

@@ -63,7 +63,7 @@ fn a_wrong_proof_is_refused_before_the_rest_of_the_hello_arrives() {
     let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let listener = listener(PLACES);
     let mut stranger = stranger(&listener, &stranger::config()).unwrap();
-    stranger.prove_wrongly(100_000).unwrap();
+    stranger.send_wrong_proof(100_000).unwrap();
     let fault = stranger.refusal().unwrap();
     assert_eq!(fault.code, FaultCode::NotAuthorised, "{fault}");
     assert_eq!(listener.stats().refused, 1);
@@ -77,7 +77,7 @@ fn a_lingering_refused_client_is_closed_long_before_the_handshake_timeout() {
     settled();
     let before = descriptors();
     let mut stranger = stranger(&listener, &stranger::config()).unwrap();
-    stranger.prove_wrongly(34).unwrap();
+    stranger.send_wrong_proof(34).unwrap();
     assert_eq!(stranger.refusal().unwrap().code, FaultCode::NotAuthorised);
     until("its thread and socket are given back", || serving_threads() == 0 && descriptors() == before + 1);
 }
@@ -110,21 +110,23 @@ fn lingering_refused_clients_use_limited_threads_and_sockets() {
     let (listener, config) = (listener(PLACES), stranger::config());
     settled();
     let before = descriptors();
-    let (mut staying, mut max_threads, mut max_descriptors) = (Vec::new(), 0, 0);
+    let (mut open_connections, mut max_threads, mut max_descriptors) = (Vec::new(), 0, 0);
     for _ in 0..100 {
         // Some are evicted before they have sent anything.
         if let Ok(mut stranger) = stranger(&listener, &config) {
-            let _ = stranger.prove_wrongly(34);
-            staying.push(stranger);
+            let _ = stranger.send_wrong_proof(34);
+            open_connections.push(stranger);
         }
         max_threads = max_threads.max(serving_threads());
-        max_descriptors = max_descriptors.max(descriptors() - staying.len());
+        max_descriptors = max_descriptors.max(descriptors() - open_connections.len());
     }
-    assert!(staying.len() > PLACES, "{}", staying.len());
+    assert!(open_connections.len() > PLACES, "{}", open_connections.len());
     assert!(max_threads <= PLACES, "{max_threads} threads");
     // Connections that are evicted for as many new ones.
     assert!(max_descriptors <= before + 2 * PLACES, "{max_descriptors}, at first {before}");
-    until("all of it is given back", || serving_threads() == 0 && descriptors() <= before + staying.len());
+    until("all of it is given back", || {
+        serving_threads() == 0 && descriptors() <= before + open_connections.len()
+    });
 }
 
 #[test]
@@ -136,12 +138,12 @@ fn clients_with_the_secret_connect_during_a_flood_of_strangers() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let mut staying = Vec::new();
-                while !over.load(Ordering::Relaxed) && staying.len() < 2_000 {
+                let mut open_connections = Vec::new();
+                while !over.load(Ordering::Relaxed) && open_connections.len() < 2_000 {
                     if let Ok(mut stranger) = stranger(&listener, &config) {
-                        let _ = stranger.prove_wrongly(34);
+                        let _ = stranger.send_wrong_proof(34);
                     }
-                    staying.extend(stranger::dial(ELSEWHERE, listener.local_addr(), TIMEOUT));
+                    open_connections.extend(stranger::dial(ELSEWHERE, listener.local_addr(), TIMEOUT));
                 }
             });
         }

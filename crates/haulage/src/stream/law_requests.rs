@@ -16,7 +16,7 @@ pub struct LawRequests {
     law: Option<Part>,
 }
 
-/// Error of [`LawRequests::ask`].
+/// Error of [`LawRequests::request`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LawRequestError {
@@ -51,7 +51,7 @@ impl LawRequests {
     ///
     /// # Errors
     /// If there is no such law or parameter, or sending the request fails; [`LawRequests::law`] is unchanged.
-    pub fn ask(&mut self, changes: &[(impl AsRef<str>, impl AsRef<str>)]) -> Result<(), LawRequestError> {
+    pub fn request(&mut self, changes: &[(impl AsRef<str>, impl AsRef<str>)]) -> Result<(), LawRequestError> {
         let Some(law) = &mut self.law else { return Ok(()) };
         let changes = owned(changes);
         let mut changed = law.clone();

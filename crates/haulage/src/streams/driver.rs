@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker, ready};
 
 use haul_engine::{Channel, EngineError as Error, Message, Role, WakerList, lock};
 use haul_proto::micro::StreamLimits;
-use haul_proto::multiplexer::{GivenUp, Multiplexer, Wait};
+use haul_proto::multiplexer::{Aborted, Multiplexer, Wait};
 use haul_stack::{SendError as MessageError, SendOptions};
 use haul_wire::stream_frame::{DATA_HEADER, Frame, MESSAGE_HEADER, StreamId};
 
@@ -234,7 +234,7 @@ impl Streams {
         self.run_if_pending();
         let read = read.map(|read| {
             let reason = "the peer reset the stream before its end";
-            read?.map_err(|GivenUp| io::Error::new(io::ErrorKind::ConnectionReset, reason))
+            read?.map_err(|Aborted| io::Error::new(io::ErrorKind::ConnectionReset, reason))
         });
         if let Poll::Ready(Err(error)) = &read {
             *failed = Some(error.kind());
@@ -254,7 +254,7 @@ impl Streams {
         }
         let room = ready!(self.poll(context, Wait::Room(number), |it| it.space(number)))?;
         let reason = "the peer stopped reading the stream";
-        let (offset, room) = room.map_err(|GivenUp| io::Error::new(io::ErrorKind::BrokenPipe, reason))?;
+        let (offset, room) = room.map_err(|Aborted| io::Error::new(io::ErrorKind::BrokenPipe, reason))?;
         let max_bytes = self.longest_frame().saturating_sub(DATA_HEADER).min(MAX_STREAM_BYTES);
         let len = bytes.len().min(max_bytes).min(usize::try_from(room).unwrap_or(usize::MAX));
         if len == 0 {

@@ -76,11 +76,11 @@ impl TcpCase {
             0.0 => String::new(),
             p => format!(" loss {}%", p * 100.0),
         };
-        let whole = self.queue / 100;
+        let percent = self.queue / 100;
         let queue = if self.queue.is_multiple_of(100) {
-            format!("{whole}")
+            format!("{percent}")
         } else {
-            format!("{whole}.{:02}", self.queue % 100)
+            format!("{percent}.{:02}", self.queue % 100)
         };
         format!("{laws} {} {}{loss} queue {queue}", self.rate, self.rtt)
     }

@@ -70,14 +70,14 @@ fn request() -> Vec<u8> {
 
 /// Parses the messages of one answer. Returns whether it was the last.
 fn take(mut rest: &[u8], found: &mut Vec<Info>) -> io::Result<bool> {
-    let odd = || io::Error::new(io::ErrorKind::InvalidData, "unexpected answer from sock_diag");
+    let unexpected = || io::Error::new(io::ErrorKind::InvalidData, "unexpected answer from sock_diag");
     while rest.len() >= HEADER {
-        let len = word(rest, 0).ok_or_else(odd)? as usize;
-        let message = rest.get(HEADER..len).ok_or_else(odd)?;
+        let len = word(rest, 0).ok_or_else(unexpected)? as usize;
+        let message = rest.get(HEADER..len).ok_or_else(unexpected)?;
         match half(rest, 4) {
             Some(NLMSG_DONE) => return Ok(true),
             Some(NLMSG_ERROR) => {
-                let code = word(message, 0).ok_or_else(odd)?.cast_signed();
+                let code = word(message, 0).ok_or_else(unexpected)?.cast_signed();
                 return Err(io::Error::from_raw_os_error(code.saturating_neg()));
             }
             Some(SOCK_DIAG_BY_FAMILY) => found.extend(connection(message)),

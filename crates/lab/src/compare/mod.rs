@@ -92,8 +92,8 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<Outcome, Problem> {
     print!("{}", table::udp(&udp));
     print!("{}", table::tcp(&tcp));
     let mut outcome = Outcome::default();
-    table::judge_udp(&udp, &mut outcome);
-    table::judge_tcp(&tcp, &mut outcome);
+    table::check_udp(&udp, &mut outcome);
+    table::check_tcp(&tcp, &mut outcome);
     Ok(outcome)
 }
 

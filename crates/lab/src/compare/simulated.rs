@@ -10,7 +10,7 @@ use haul_sim::{Exit, FlowId, LinkId, NodeId, PacketInfo, Path, PathSpec, Session
 use super::cases::{Law, PACKET, TcpCase, UdpCase};
 use super::figures::{Arrivals, Sample, Series};
 use crate::problem::Problem;
-use crate::sim::ends::Late;
+use crate::sim::ends::ClockedNode;
 
 /// Sampling interval of TCP senders.
 pub(super) const EVERY: Span = Span::from_millis(100);
@@ -51,7 +51,7 @@ pub(super) fn tcp(case: &TcpCase, seed: u64) -> Result<Series, Problem> {
     while now.since(Time::ZERO) <= case.time {
         world.run_until(now);
         for (samples, id) in series.flows.iter_mut().zip(&senders) {
-            if let Some(node) = world.node::<Late<TcpSender>>(*id) {
+            if let Some(node) = world.node::<ClockedNode<TcpSender>>(*id) {
                 samples.push(sample(now, &node.machine().stats()));
             }
         }
@@ -67,7 +67,7 @@ fn flow(
     (there, back): (LinkId, LinkId),
 ) -> Result<NodeId, Problem> {
     let sender = TcpSender::new(TcpSenderConfig::endless(control));
-    let sender = world.add_node("sender", Late::new(start, SessionNode::new(sender)));
+    let sender = world.add_node("sender", ClockedNode::new(start, SessionNode::new(sender)));
     let progress = |machine: &TcpReceiver| Some(machine.in_order() * u64::from(MSS));
     let receiver = SessionNode::new(TcpReceiver::new(TcpReceiverConfig::default())).with_progress(progress);
     let receiver = world.add_node("receiver", receiver);

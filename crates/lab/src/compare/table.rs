@@ -33,8 +33,8 @@ fn spread(values: &[f64], digits: usize) -> String {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (Some(least), Some(most)) = (sorted.first(), sorted.last()) else { return String::new() };
-    let shown = |value: f64| format!("{value:.digits$}");
-    let (middle, least, most) = (shown(median(&sorted)), shown(*least), shown(*most));
+    let formatted = |value: f64| format!("{value:.digits$}");
+    let (middle, least, most) = (formatted(median(&sorted)), formatted(*least), formatted(*most));
     if least == most { middle } else { format!("{middle} ({least}-{most})") }
 }
 
@@ -139,7 +139,7 @@ pub(super) fn tcp(lines: &[Measured<TcpCase, Series>]) -> String {
 const NEAR: f64 = 0.1;
 
 /// Adds the results of the UDP cases, and claims about the deviation of simulated medians from theory.
-pub(super) fn judge_udp(lines: &[Measured<UdpCase, Arrivals>], outcome: &mut Outcome) {
+pub(super) fn check_udp(lines: &[Measured<UdpCase, Arrivals>], outcome: &mut Outcome) {
     for line in lines {
         for (what, theory) in &line.case.measures {
             let all =
@@ -150,8 +150,8 @@ pub(super) fn judge_udp(lines: &[Measured<UdpCase, Arrivals>], outcome: &mut Out
             let row = json!({ "name": name, "theory": theory, "simulated": simulated, "emulated": emulated });
             outcome.row("udp", row);
             if let Some(theory) = theory.filter(|theory| *theory > 0.0) {
-                let holds = (middle / theory - 1.0).abs() <= NEAR;
-                outcome.claim(name, format!("theory {theory:.3}"), format!("{middle:.3}"), holds);
+                let is_met = (middle / theory - 1.0).abs() <= NEAR;
+                outcome.claim(name, format!("theory {theory:.3}"), format!("{middle:.3}"), is_met);
             }
         }
     }
@@ -159,7 +159,7 @@ pub(super) fn judge_udp(lines: &[Measured<UdpCase, Arrivals>], outcome: &mut Out
 
 /// Adds the goodput of each TCP flow, and the claim that the total on most paths agrees with the emulator.
 /// How two flows share a path is random, and single cases may deviate.
-pub(super) fn judge_tcp(lines: &[Measured<TcpCase, Series>], outcome: &mut Outcome) {
+pub(super) fn check_tcp(lines: &[Measured<TcpCase, Series>], outcome: &mut Outcome) {
     let mut ratios = Vec::new();
     for line in lines {
         let from = line.case.warm_up;
@@ -167,12 +167,13 @@ pub(super) fn judge_tcp(lines: &[Measured<TcpCase, Series>], outcome: &mut Outco
             (0..line.case.laws.len()).map(|flow| run.goodput(flow, from).as_bps() as f64).collect()
         };
         let all = |runs: &[Series]| runs.iter().map(goodput).collect::<Vec<_>>();
-        let whole = |runs: &[Series]| middle(runs.iter().map(|run| goodput(run).iter().sum()).collect());
+        let total_goodput =
+            |runs: &[Series]| middle(runs.iter().map(|run| goodput(run).iter().sum()).collect());
         let (simulated, emulated) = (all(&line.simulated), all(&line.emulated));
         let name = line.case.name();
         outcome.row("tcp", json!({ "name": name, "simulated_bps": simulated, "emulated_bps": emulated }));
         if !line.emulated.is_empty() {
-            ratios.push(whole(&line.simulated) / whole(&line.emulated));
+            ratios.push(total_goodput(&line.simulated) / total_goodput(&line.emulated));
         }
     }
     if !ratios.is_empty() {

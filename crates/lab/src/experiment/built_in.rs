@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::args::RunArgs;
-use super::check::Judged;
+use super::check::CheckResult;
 use super::verdict::Verdict;
 use crate::outcome::{Claim, Outcome};
 use crate::problem::Problem;
@@ -69,17 +69,17 @@ pub(super) struct BuiltInReport<'a> {
     about: &'a str,
     paper: &'a str,
     profile: &'static str,
-    checks: &'a [Judged],
+    checks: &'a [CheckResult],
     tables: &'a Map<String, Value>,
 }
 
 /// Converts claims to verdicts.
-pub(super) fn judge(claims: Vec<Claim>) -> Vec<Judged> {
-    let judge = |Claim { name, paper, ours, holds, why }| {
-        let (verdict, ours, interval) = Verdict::simple((holds, ours));
-        Judged { name, verdict, paper, ours, interval, why: why.to_owned() }
+pub(super) fn assess(claims: Vec<Claim>) -> Vec<CheckResult> {
+    let assess_claim = |Claim { name, paper, ours, is_met, why }| {
+        let (verdict, ours, interval) = Verdict::simple((is_met, ours));
+        CheckResult { name, verdict, paper, ours, interval, why: why.to_owned() }
     };
-    claims.into_iter().map(judge).collect()
+    claims.into_iter().map(assess_claim).collect()
 }
 
 impl BuiltIn {
@@ -87,7 +87,7 @@ impl BuiltIn {
     pub(super) fn report<'a>(
         &'a self,
         args: &RunArgs,
-        checks: &'a [Judged],
+        checks: &'a [CheckResult],
         tables: &'a Map<String, Value>,
     ) -> BuiltInReport<'a> {
         let Self { name: experiment, paper, about, .. } = self;
@@ -96,13 +96,13 @@ impl BuiltIn {
 }
 
 /// Parses the given options as those of a command.
-fn options<T: Args>(given: &[&str]) -> T {
+fn options<T: Args>(arguments: &[&str]) -> T {
     #[derive(Parser)]
     struct Line<T: Args> {
         #[command(flatten)]
         options: T,
     }
-    Line::parse_from(std::iter::once(&"haul-lab").chain(given)).options
+    Line::parse_from(std::iter::once(&"haul-lab").chain(arguments)).options
 }
 
 #[cfg(test)]

@@ -155,7 +155,7 @@ pub(super) enum Direction {
 
 /// Result of a check.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Judged {
+pub(super) struct CheckResult {
     pub name: String,
     pub verdict: Verdict,
     /// The paper's values.
@@ -192,7 +192,7 @@ impl CheckSpec {
     }
 
     /// Evaluates the check.
-    pub(super) fn judge(&self, results: &Results) -> Result<Judged, String> {
+    pub(super) fn assess(&self, results: &Results) -> Result<CheckResult, String> {
         let found = match &self.test {
             Test::Ordering { measure, lower_measure, lower, higher, ratio, tolerance } => {
                 let measures = (lower_measure.as_ref().unwrap_or(measure), measure);
@@ -237,7 +237,7 @@ impl CheckSpec {
         };
         let (verdict, ours, interval) = found.map_err(|error| format!("check `{}`: {error}", self.name))?;
         let (name, paper) = (self.name.clone(), self.paper.clone());
-        Ok(Judged { name, verdict, paper, ours, interval, why: self.why.clone() })
+        Ok(CheckResult { name, verdict, paper, ours, interval, why: self.why.clone() })
     }
 }
 
@@ -374,9 +374,9 @@ fn ranking(
     let mut ours = Vec::new();
     for cell in results.select(at) {
         let value = cell.value(over).ok_or_else(|| format!("`{over}` is not varied"))?;
-        let mut there = like.clone();
-        there.insert(over.to_owned(), value.clone());
-        let pair = (median(&cell.of(measure)?), median(&results.cell(&there)?.of(measure)?));
+        let mut reference_at = like.clone();
+        reference_at.insert(over.to_owned(), value.clone());
+        let pair = (median(&cell.of(measure)?), median(&results.cell(&reference_at)?.of(measure)?));
         ours.push(format!("{}: {} and {}", label(value), digits(pair.0), digits(pair.1)));
         pairs.push(pair);
     }
@@ -407,14 +407,14 @@ fn knee(
     limit: f64,
 ) -> Result<Finding, String> {
     let after = number(after).ok_or("`after` is no number")?;
-    let mut holds = true;
+    let mut is_met = true;
     let mut ours = Vec::new();
     for (place, cell) in along(results, x, at)? {
         let found = mean(&cell.of(measure)?);
-        holds &= (found <= limit) == (place <= after * (1.0 + 1e-9));
+        is_met &= (found <= limit) == (place <= after * (1.0 + 1e-9));
         ours.push(format!("{}: {}", digits(place), digits(found)));
     }
-    Ok((Verdict::of(holds, holds), ours.join("; "), None))
+    Ok((Verdict::of(is_met, is_met), ours.join("; "), None))
 }
 
 fn trend(
@@ -456,9 +456,9 @@ const ABOVE: f64 = 1.05;
 fn minima(low: &[u64], high: &[u64], threshold: u64) -> Vec<f64> {
     let rises = |at: &usize| high[*at] >= threshold && high[*at - 1] < threshold;
     let is_least = |at: usize| {
-        let here = low[at].min(low[at - 1]) as f64;
+        let lowest = low[at].min(low[at - 1]) as f64;
         let before = low[at - BEFORE..at].iter().min().copied().unwrap_or(0) as f64;
-        f64::from(u8::from(here <= before * ABOVE))
+        f64::from(u8::from(lowest <= before * ABOVE))
     };
     (BEFORE..low.len().min(high.len())).filter(rises).map(is_least).collect()
 }

@@ -61,16 +61,16 @@ pub(super) struct Limits {
 
 impl Limits {
     /// Judges whether the shares are within the limits, and whether significantly.
-    fn judge(&self, all: &Confusion, each: &[Confusion]) -> Verdict {
+    fn assess(&self, all: &Confusion, each: &[Confusion]) -> Verdict {
         let wrong = |of: &Confusion| clopper_pearson(of.wrong, of.in_range());
         let inconclusive = clopper_pearson(all.inconclusive, all.in_range()).found;
         let is_below = |share: f64, most: Option<f64>| most.is_none_or(|most| share <= most);
-        let holds = wrong(all).found <= self.wrong
+        let is_met = wrong(all).found <= self.wrong
             && is_below(inconclusive, self.inconclusive)
             && each.iter().all(|of| is_below(wrong(of).low, self.wrong_each));
         let is_within = is_below(wrong(all).high, self.wrong_bound)
             && each.iter().all(|of| is_below(wrong(of).found, self.wrong_each));
-        Verdict::of_bound(holds, is_within)
+        Verdict::of_bound(is_met, is_within)
     }
 }
 
@@ -103,7 +103,7 @@ pub(super) fn confusion(
     if all.in_range() == 0 {
         return Err(format!("no window was classified in the runs with {at}"));
     }
-    Ok((limits.judge(&all, &each), described(&all) + &lines.concat(), None))
+    Ok((limits.assess(&all, &each), described(&all) + &lines.concat(), None))
 }
 
 /// Formats a confusion with its intervals, in percent.
@@ -138,7 +138,7 @@ fn packet_counts<'a>(windows: impl Iterator<Item = &'a Labels>) -> (BTreeMap<&'s
     let mut counts: BTreeMap<&str, [f64; 3]> = BTreeMap::new();
     let mut all = 0;
     for labels in windows {
-        all += labels.truth.whole();
+        all += labels.truth.total();
         for cause in Cause::ALL {
             let (truth, attributed, right) =
                 (labels.truth.of(cause), labels.attributed.of(cause), labels.right.of(cause));
@@ -277,7 +277,7 @@ mod tests {
             ([of(1_900, 0, 100), of(2_000, 0, 0)], Verdict::Differs),
             ([of(1_990, 10, 0), of(2_000, 0, 0)], Verdict::Differs),
         ] {
-            assert_eq!(limits.judge(&sum(&each), &each), verdict, "{each:?}");
+            assert_eq!(limits.assess(&sum(&each), &each), verdict, "{each:?}");
         }
     }
 

@@ -18,7 +18,7 @@ const TITLE: i32 = 16;
 /// Space between panels and around them.
 const SPACE: i32 = 12;
 /// Space for the labels of the vertical axis.
-const LEFT: i32 = 40;
+const LEFT_MARGIN: i32 = 40;
 const HEAD: i32 = 24;
 
 /// Name of a panel, and the points of its lines.
@@ -101,10 +101,10 @@ fn points(stretch: &Stretch, results: &Results, at: &Table) -> Result<Vec<(f64, 
 /// Returns the upper left corner of a panel, pixels.
 fn corner(column: usize, row: usize) -> (i32, i32) {
     let along = |index: usize, step: i32| step * i32::try_from(index).unwrap_or(i32::MAX / step);
-    (LEFT + along(column, WIDTH + SPACE), HEAD + TITLE + along(row, HEIGHT + TITLE + SPACE))
+    (LEFT_MARGIN + along(column, WIDTH + SPACE), HEAD + TITLE + along(row, HEIGHT + TITLE + SPACE))
 }
 
-fn put(root: &Root<'_>, words: &str, place: (i32, i32), colour: RGBColor) -> Result<(), String> {
+fn draw_text(root: &Root<'_>, words: &str, place: (i32, i32), colour: RGBColor) -> Result<(), String> {
     let style = ("sans-serif", 12).into_font().color(&colour);
     root.draw(&Text::new(words.to_owned(), place, style)).map_err(text)
 }
@@ -112,9 +112,9 @@ fn put(root: &Root<'_>, words: &str, place: (i32, i32), colour: RGBColor) -> Res
 /// Draws the description of the axes, and the line names in their colours.
 fn draw_legend(root: &Root<'_>, names: &[String], ends: &Ends) -> Result<(), String> {
     let what = format!("{}, {:.0} s", scale(ends.value).1, ends.seconds);
-    put(root, what.trim_start_matches(", "), (8, 6), BLACK)?;
+    draw_text(root, what.trim_start_matches(", "), (8, 6), BLACK)?;
     for (index, (name, colour)) in names.iter().zip(COLOURS.iter().cycle()).enumerate() {
-        put(root, name, (corner(index, 0).0 + 2 * TITLE, 6), *colour)?;
+        draw_text(root, name, (corner(index, 0).0 + 2 * TITLE, 6), *colour)?;
     }
     Ok(())
 }
@@ -127,7 +127,7 @@ fn draw_panel(
 ) -> Result<(), String> {
     let frame = [corner, (corner.0 + WIDTH, corner.1 + HEIGHT)];
     root.draw(&Rectangle::new(frame, BLACK.mix(0.3))).map_err(text)?;
-    put(root, name, (corner.0 + 2, corner.1 - 13), BLACK)?;
+    draw_text(root, name, (corner.0 + 2, corner.1 - 13), BLACK)?;
     for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
         let places: Vec<_> = line.iter().map(|point| ends.place(corner, *point)).collect();
         root.draw(&PathElement::new(places, colour.stroke_width(1))).map_err(text)?;
@@ -138,6 +138,6 @@ fn draw_panel(
 /// Draws the minimum and maximum labels of the vertical axis.
 fn draw_scale(root: &Root<'_>, corner: (i32, i32), ends: &Ends) -> Result<(), String> {
     let (by, _) = scale(ends.value);
-    put(root, &format!("{:.0}", ends.value / by), (8, corner.1), BLACK)?;
-    put(root, "0", (LEFT - 12, corner.1 + HEIGHT - 11), BLACK)
+    draw_text(root, &format!("{:.0}", ends.value / by), (8, corner.1), BLACK)?;
+    draw_text(root, "0", (LEFT_MARGIN - 12, corner.1 + HEIGHT - 11), BLACK)
 }

@@ -29,7 +29,7 @@ use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 use crate::sim::RunReport;
 pub(crate) use args::RunArgs;
-use check::Judged;
+use check::CheckResult;
 use plan::{Plan, Runner};
 use verdict::Verdict;
 
@@ -64,7 +64,7 @@ struct Report<'a> {
     notes: &'a str,
     profile: &'static str,
     seeds: u32,
-    checks: &'a [Judged],
+    checks: &'a [CheckResult],
     problems: &'a [String],
     cells: Vec<CellReport<'a>>,
 }
@@ -80,12 +80,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
         }
     }
     fs::create_dir_all(&args.out).while_doing(&format!("cannot make {}", args.out.display()))?;
-    let mut all: Vec<Judged> = Vec::new();
+    let mut all: Vec<CheckResult> = Vec::new();
     for known in built_in {
         all.extend(run_built_in(known, args)?);
     }
-    let is_well = run_plans(plans, args, &mut all)? && is_explained(&all, args);
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let is_successful = run_plans(plans, args, &mut all)? && is_explained(&all, args);
+    Ok(if is_successful { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 /// Returns all plans except those that measure this machine, which run only when named.
@@ -96,20 +96,20 @@ fn simulated() -> Result<Vec<(&'static str, Plan)>, Problem> {
     plans.filter(is_simulated).collect()
 }
 
-fn run_built_in(known: &built_in::BuiltIn, args: &RunArgs) -> Result<Vec<Judged>, Problem> {
+fn run_built_in(known: &built_in::BuiltIn, args: &RunArgs) -> Result<Vec<CheckResult>, Problem> {
     let Outcome { claims, tables } = (known.run)(args)?;
-    let judged = built_in::judge(claims);
-    let report = known.report(args, &judged, &tables);
+    let check_results = built_in::assess(claims);
+    let report = known.report(args, &check_results, &tables);
     write(&args.out.join(format!("{}.json", known.name)), &report)?;
-    print_verdicts(known.name, known.about, &judged, &[]);
-    Ok(judged)
+    print_verdicts(known.name, known.about, &check_results, &[]);
+    Ok(check_results)
 }
 
 /// Runs plans. Returns whether all runs succeeded.
-fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs, all: &mut Vec<Judged>) -> Result<bool, Problem> {
+fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs, all: &mut Vec<CheckResult>) -> Result<bool, Problem> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = args.jobs.map_or(cores, usize::from);
-    let mut is_well = true;
+    let mut is_successful = true;
     for (name, mut plan) in plans {
         plan.set_seeds(args.seeds);
         let name = Path::new(name).file_stem().map_or(name.into(), |stem| stem.to_string_lossy());
@@ -120,17 +120,19 @@ fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs, all: &mut Vec<Judged>) ->
                 continue;
             }
         };
-        let (judged, problems) = run_one(&name, &plan, args, threads, emulator.as_ref())?;
-        is_well &= problems.is_empty();
-        all.extend(judged);
+        let (check_results, problems) = run_one(&name, &plan, args, threads, emulator.as_ref())?;
+        is_successful &= problems.is_empty();
+        all.extend(check_results);
     }
-    Ok(is_well)
+    Ok(is_successful)
 }
 
 /// Prints the number of checks by verdict. Returns whether every check passed or has a reason in its plan.
-fn is_explained(all: &[Judged], args: &RunArgs) -> bool {
-    let count = |verdict| all.iter().filter(|judged| judged.verdict == verdict).count();
-    let unexplained = all.iter().filter(|judged| judged.verdict == Verdict::Differs && judged.why.is_empty());
+fn is_explained(all: &[CheckResult], args: &RunArgs) -> bool {
+    let count = |verdict| all.iter().filter(|check_results| check_results.verdict == verdict).count();
+    let unexplained = all
+        .iter()
+        .filter(|check_results| check_results.verdict == Verdict::Differs && check_results.why.is_empty());
     let is_explained = unexplained.count() == 0;
     println!(
         "{} checks: {} reproduced, {} same ordering, {} undecided, {} differ; numbers and diagrams are in {}",
@@ -159,12 +161,12 @@ fn run_one(
     args: &RunArgs,
     threads: usize,
     emulator: Option<&Emulator>,
-) -> Result<(Vec<Judged>, Vec<String>), Problem> {
+) -> Result<(Vec<CheckResult>, Vec<String>), Problem> {
     let profile = plan.profile(args.full);
     let results = plan.run(profile, threads, emulator)?;
     let bad = |message: String| Problem::failed(format!("experiment {name}: {message}"), "");
-    let judged: Vec<Judged> =
-        plan.check.iter().map(|check| check.judge(&results)).collect::<Result<_, _>>().map_err(bad)?;
+    let check_results: Vec<CheckResult> =
+        plan.check.iter().map(|check| check.assess(&results)).collect::<Result<_, _>>().map_err(bad)?;
     let problems = results.problems();
     plot::draw_all(name, &plan.plot, &results, &args.out).map_err(bad)?;
     let files = args.out.join(format!("{name}-signatures"));
@@ -178,13 +180,13 @@ fn run_one(
         notes: &plan.notes,
         profile: args.profile(),
         seeds: profile.seeds.get(),
-        checks: &judged,
+        checks: &check_results,
         problems: &problems,
         cells: results.cells.iter().map(cell_report).collect(),
     };
     write(&args.out.join(format!("{name}.json")), &report)?;
-    print_verdicts(name, &plan.about, &judged, &problems);
-    Ok((judged, problems))
+    print_verdicts(name, &plan.about, &check_results, &problems);
+    Ok((check_results, problems))
 }
 
 fn cell_report(cell: &results::Cell) -> CellReport<'_> {
@@ -195,14 +197,14 @@ fn cell_report(cell: &results::Cell) -> CellReport<'_> {
 
 fn write(file: &Path, report: &impl Serialize) -> Result<(), Problem> {
     let text = serde_json::to_vec(report).map_err(std::io::Error::from);
-    let doing = format!("writing {}", file.display());
-    fs::write(file, text.while_doing(&doing)?).while_doing(&doing)
+    let context = format!("writing {}", file.display());
+    fs::write(file, text.while_doing(&context)?).while_doing(&context)
 }
 
 /// Prints the verdicts: the paper's values and ours.
-fn print_verdicts(name: &str, about: &str, judged: &[Judged], problems: &[String]) {
+fn print_verdicts(name: &str, about: &str, check_results: &[CheckResult], problems: &[String]) {
     println!("{name}: {about}");
-    for check in judged {
+    for check in check_results {
         println!("  {:<13} {}", check.verdict.name(), check.name);
         if !check.paper.is_empty() {
             println!("{:16}paper: {}", "", check.paper);

@@ -97,7 +97,7 @@ fn draw_heat(spec: &HeatSpec, results: &Results, file: &Path) -> Result<(), Stri
     let root = SVGBackend::new(file, (size.0 as u32, size.1 as u32)).into_drawing_area();
     root.fill(&WHITE).map_err(text)?;
     let font = ("sans-serif", 13).into_font();
-    let put = |words: &str, place: (i32, i32)| {
+    let draw_text = |words: &str, place: (i32, i32)| {
         root.draw(&Text::new(words.to_owned(), place, font.clone())).map_err(text)
     };
     for (index, column) in columns.iter().enumerate() {
@@ -107,13 +107,13 @@ fn draw_heat(spec: &HeatSpec, results: &Results, file: &Path) -> Result<(), Stri
     }
     for (at, row) in rows.iter().enumerate() {
         let top = after(HEAD, ROW, at);
-        put(&label(row), (6, top + 5))?;
+        draw_text(&label(row), (6, top + 5))?;
         for (index, column) in columns.iter().enumerate() {
             let value = heat_value(results, spec, (column, row))?;
             let left = after(NAMES, COLUMN, index);
             let corners = [(left, top), (left + COLUMN - 2, top + ROW - 2)];
             root.draw(&Rectangle::new(corners, warmth(value).filled())).map_err(text)?;
-            put(&format!("{value:.2}"), (left + 22, top + 5))?;
+            draw_text(&format!("{value:.2}"), (left + 22, top + 5))?;
         }
     }
     root.present().map_err(text)

@@ -3,7 +3,7 @@
 use toml::Table;
 
 use super::measure::{Quantity, label};
-use crate::sim::{KeptWindow, RunReport, Values};
+use crate::sim::{RecordedWindow, RunReport, Values};
 
 /// All runs of one combination of values.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Results {
     }
 
     /// Returns the kept windows of the runs with all of these values.
-    pub(super) fn windows<'a>(&'a self, at: &Table) -> impl Iterator<Item = &'a KeptWindow> + use<'a> {
+    pub(super) fn windows<'a>(&'a self, at: &Table) -> impl Iterator<Item = &'a RecordedWindow> + use<'a> {
         self.select(at).flat_map(|cell| &cell.runs).flat_map(RunReport::windows)
     }
 

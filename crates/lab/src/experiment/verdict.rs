@@ -33,13 +33,13 @@ impl Verdict {
     }
 
     /// Returns the finding of a check that either holds or does not.
-    pub(super) fn simple((holds, ours): (bool, String)) -> Finding {
-        (if holds { Self::Reproduced } else { Self::Differs }, ours, None)
+    pub(super) fn simple((is_met, ours): (bool, String)) -> Finding {
+        (if is_met { Self::Reproduced } else { Self::Differs }, ours, None)
     }
 
     /// Returns the verdict on a bound: whether it holds on average, and for the whole interval.
-    pub(super) const fn of_bound(holds: bool, is_within: bool) -> Self {
-        match (holds, is_within) {
+    pub(super) const fn of_bound(is_met: bool, is_within: bool) -> Self {
+        match (is_met, is_within) {
             (true, true) => Self::Reproduced,
             (true, false) => Self::Undecided,
             (false, _) => Self::Differs,

@@ -56,12 +56,12 @@ fn path(bench: Bench, words: &str) -> Result<Running, Problem> {
     Running::start(&args, plan, bench.privilege, bench.seed)
 }
 
-/// Runs all measurements; passes each line to `on_line` when it is available.
-pub(crate) fn run(bench: Bench, mut on_line: impl FnMut(&Line)) -> Result<Vec<Line>, Problem> {
+/// Runs all measurements; passes each line to `report_line` when it is available.
+pub(crate) fn run(bench: Bench, mut report_line: impl FnMut(&Line)) -> Result<Vec<Line>, Problem> {
     let mut lines = Vec::new();
     let mut add = |line: Result<Line, Problem>| {
         line.map(|line| {
-            on_line(&line);
+            report_line(&line);
             lines.push(line);
         })
     };
@@ -75,8 +75,8 @@ pub(crate) fn run(bench: Bench, mut on_line: impl FnMut(&Line)) -> Result<Vec<Li
         add(loss(bench, percent))?;
     }
     add(jitter(bench, Rate::from_mbps(500)))?;
-    add(own_loss(bench, Rate::from_mbps(2_500), Method::Singly))?;
-    add(own_loss(bench, Rate::from_mbps(4_500), Method::Batched))?;
+    add(emulator_loss(bench, Rate::from_mbps(2_500), Method::PacketByPacket))?;
+    add(emulator_loss(bench, Rate::from_mbps(4_500), Method::Batched))?;
     add(tcp(bench))?;
     Ok(lines)
 }
@@ -88,7 +88,7 @@ fn report_of(running: &Running) -> Result<Report, Problem> {
 fn round_trip(bench: Bench, rtt: Span) -> Result<Line, Problem> {
     let running = path(bench, &format!("--rtt {}ns", rtt.as_nanos()))?;
     let probes = Probes { every: Span::from_millis(4), time: bench.time };
-    let [forth, back] = probes.both_ways(running.world()).while_doing("cannot measure delays")?;
+    let [forth, back] = probes.both_directions(running.world()).while_doing("cannot measure delays")?;
     let median = forth.median() + back.median();
     let error = median.as_millis_f64() - rtt.as_millis_f64();
     Ok(Line {
@@ -104,22 +104,23 @@ fn round_trip(bench: Bench, rtt: Span) -> Result<Line, Problem> {
 
 fn rate_of(bench: Bench, rate: Rate) -> Result<Line, Problem> {
     let running = path(bench, &format!("--rate {}bit --queue 200ms", rate.as_bps()))?;
-    let blast = Blast { rate: rate.mul_f64(1.3), method: Method::Singly, time: bench.time, stamps: false };
-    let got = blast.run(running.world()).while_doing("cannot measure a rate")?;
+    let blast =
+        Blast { rate: rate.mul_f64(1.3), method: Method::PacketByPacket, time: bench.time, stamps: false };
+    let outcome = blast.run(running.world()).while_doing("cannot measure a rate")?;
     let arrived = report_of(&running)?.forth.snapshot.received.packets;
-    let measured = got.rate(arrived);
+    let measured = outcome.rate(arrived);
     let error = measured.as_bps() as f64 / rate.as_bps() as f64 - 1.0;
     Ok(Line {
         what: format!("rate of {rate}"),
         wanted: "within 1 %".to_owned(),
-        measured: format!("{:+.3} %{}", error * 100.0, socket_loss(&got, arrived)),
+        measured: format!("{:+.3} %{}", error * 100.0, socket_loss(&outcome, arrived)),
         ok: error.abs() <= 0.01,
     })
 }
 
 /// Describes the packets lost by the receiving socket, which are not the emulator's fault.
-fn socket_loss(got: &Outcome, arrived: u64) -> String {
-    match arrived.saturating_sub(got.received) {
+fn socket_loss(outcome: &Outcome, arrived: u64) -> String {
+    match arrived.saturating_sub(outcome.received) {
         0 => String::new(),
         lost => format!(" (the receiving socket lost {lost})"),
     }
@@ -127,13 +128,14 @@ fn socket_loss(got: &Outcome, arrived: u64) -> String {
 
 fn loss(bench: Bench, percent: f64) -> Result<Line, Problem> {
     let running = path(bench, &format!("--loss {percent}%"))?;
-    let blast = Blast { rate: Rate::from_mbps(400), method: Method::Singly, time: bench.time, stamps: false };
-    let got = blast.run(running.world()).while_doing("cannot measure loss")?;
-    let (packets, share) = (got.sent as f64, percent / 100.0);
-    let lost = got.sent.saturating_sub(got.received) as f64;
+    let blast =
+        Blast { rate: Rate::from_mbps(400), method: Method::PacketByPacket, time: bench.time, stamps: false };
+    let outcome = blast.run(running.world()).while_doing("cannot measure loss")?;
+    let (packets, share) = (outcome.sent as f64, percent / 100.0);
+    let lost = outcome.sent.saturating_sub(outcome.received) as f64;
     let interval = NINETY_NINE * (packets * share * (1.0 - share)).sqrt();
     Ok(Line {
-        what: format!("loss of {percent} % of {} packets", got.sent),
+        what: format!("loss of {percent} % of {} packets", outcome.sent),
         wanted: format!("{:.0} ± {interval:.0} packets (99 %)", packets * share),
         measured: format!("{lost} packets"),
         ok: (lost - packets * share).abs() <= interval,
@@ -143,9 +145,9 @@ fn loss(bench: Bench, percent: f64) -> Result<Line, Problem> {
 fn jitter(bench: Bench, rate: Rate) -> Result<Line, Problem> {
     // Without a bottleneck, whose queue would show the bursts of a delayed sender.
     let running = path(bench, "--rtt 20ms")?;
-    let blast = Blast { rate, method: Method::Singly, time: bench.time, stamps: true };
-    let got = blast.run(running.world()).while_doing("cannot measure jitter")?;
-    let added = got.delays.p99().saturating_sub(got.delays.median());
+    let blast = Blast { rate, method: Method::PacketByPacket, time: bench.time, stamps: true };
+    let outcome = blast.run(running.world()).while_doing("cannot measure jitter")?;
+    let added = outcome.delays.p99().saturating_sub(outcome.delays.median());
     Ok(Line {
         what: format!("jitter at {rate}"),
         wanted: "99 % within 0.3 ms".to_owned(),
@@ -154,26 +156,26 @@ fn jitter(bench: Bench, rate: Rate) -> Result<Line, Problem> {
     })
 }
 
-fn own_loss(bench: Bench, rate: Rate, method: Method) -> Result<Line, Problem> {
+fn emulator_loss(bench: Bench, rate: Rate, method: Method) -> Result<Line, Problem> {
     let running = path(bench, "--rtt 1ms")?;
     // Slightly more than the rate, so that a sender that is delayed near the end has sent enough.
     let blast = Blast { rate: rate.mul_f64(1.02), method, time: bench.time, stamps: false };
-    let got = blast.run(running.world()).while_doing("cannot measure own loss")?;
+    let outcome = blast.run(running.world()).while_doing("cannot measure own loss")?;
     let report = report_of(&running)?;
-    let own = report.forth.snapshot.drops.total() + report.forth.overrun_buffers;
-    let sent = Rate::from_transfer(got.sent * got.packet_bytes, got.took);
-    let kind = if method == Method::Singly { "without offload" } else { "with USO" };
-    let enough = sent.as_bps() as f64 >= rate.as_bps() as f64 * 0.99;
-    let mut measured = format!("{own} packets of {} at {sent}", got.sent);
-    if !enough {
+    let dropped = report.forth.snapshot.drops.total() + report.forth.overrun_buffers;
+    let sent = Rate::from_transfer(outcome.sent * outcome.packet_bytes, outcome.elapsed);
+    let kind = if method == Method::PacketByPacket { "without offload" } else { "with USO" };
+    let is_sufficient = sent.as_bps() as f64 >= rate.as_bps() as f64 * 0.99;
+    let mut measured = format!("{dropped} packets of {} at {sent}", outcome.sent);
+    if !is_sufficient {
         measured.push_str(" (the sender could not send faster)");
     }
-    measured.push_str(&socket_loss(&got, report.forth.snapshot.received.packets));
+    measured.push_str(&socket_loss(&outcome, report.forth.snapshot.received.packets));
     Ok(Line {
         what: format!("own loss at {rate} of UDP {kind}"),
         wanted: "none".to_owned(),
         measured,
-        ok: own == 0 && enough,
+        ok: dropped == 0 && is_sufficient,
     })
 }
 

@@ -66,7 +66,7 @@ pub(super) fn socket_on(side: &Side, ip: IpAddr, port: u16, options: &Options) -
 
 impl Probes {
     /// Returns the delays from A to B and from B to A.
-    pub(super) fn both_ways(self, world: &World) -> io::Result<[Delays; 2]> {
+    pub(super) fn both_directions(self, world: &World) -> io::Result<[Delays; 2]> {
         let options = Options::default();
         let make = |side: &Side, number: usize| socket_on(side, IpAddr::V4(V4[number]), 0, &options);
         let (a, b) = (make(&world.a, 0)?, make(&world.b, 1)?);
@@ -96,9 +96,9 @@ impl Probes {
 fn collect(socket: &UdpSocket) -> io::Result<Delays> {
     let mut receiver = Receiver::new(socket);
     let mut delays = Delays::default();
-    let mut begun = false;
-    while socket.wait(Interest::Read, if begun { TAIL } else { 4 * TAIL })? {
-        begun = true;
+    let mut has_begun = false;
+    while socket.wait(Interest::Read, if has_begun { TAIL } else { 4 * TAIL })? {
+        has_begun = true;
         match receiver.recv(socket) {
             Ok(_) => {}
             Err(RecvError::WouldBlock) => continue,

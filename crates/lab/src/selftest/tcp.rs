@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use haul_base::{Rate, Span};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use haul_wan::hurry;
+use haul_wan::end_soon;
 use haul_wan::{V4, World};
 
 /// Bytes per read or write.
@@ -30,7 +30,7 @@ pub(super) fn measure(world: &World, time: Span) -> io::Result<Rate> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let sender = scope.spawn(|| {
-            hurry();
+            end_soon();
             socket.connect(&to.into())?;
             let mut stream = TcpStream::from(socket);
             stream.set_write_timeout(Some(Duration::from_secs(1)))?;
@@ -50,7 +50,7 @@ pub(super) fn measure(world: &World, time: Span) -> io::Result<Rate> {
 }
 
 fn receive(mut stream: TcpStream, time: Duration) -> io::Result<Rate> {
-    hurry();
+    end_soon();
     let mut buffer = vec![0; BUFFER];
     let begin = Instant::now();
     let (mut start, mut bytes) = (None::<Instant>, 0);

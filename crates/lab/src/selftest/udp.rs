@@ -10,7 +10,7 @@ use haul_base::{Ecn, Rate, Span};
 use haul_udp::{Interest, Offload, Options, Receiver, RecvError, SendError, UdpSocket};
 
 use super::probes::{Delays, delay_of, socket_on, today};
-use haul_wan::hurry;
+use haul_wan::end_soon;
 use haul_wan::{V4, World};
 
 /// UDP payload of a 1,500-byte IP packet, and its header bytes.
@@ -31,7 +31,7 @@ const TAIL: Duration = Duration::from_millis(400);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Method {
     /// One system call per packet.
-    Singly,
+    PacketByPacket,
     /// Up to 44 per super-packet (UDP segmentation offload).
     Batched,
 }
@@ -55,7 +55,7 @@ pub(super) struct Outcome {
     /// Packets sent.
     pub sent: u64,
     /// Time that sending took.
-    pub took: Span,
+    pub elapsed: Span,
     /// Packets received.
     pub received: u64,
     /// Time from the first arrival to the last.
@@ -78,7 +78,7 @@ impl Blast {
     /// Sends from A to B and measures.
     pub(super) fn run(self, world: &World) -> io::Result<Outcome> {
         let send_options = Options {
-            offload: if self.method == Method::Singly { Offload::Off } else { Offload::Auto },
+            offload: if self.method == Method::PacketByPacket { Offload::Off } else { Offload::Auto },
             ..Options::default()
         };
         let to = socket_on(&world.b, IpAddr::V4(V4[1]), 0, &Options::default())?;
@@ -91,14 +91,14 @@ impl Blast {
             let sent = self.send(&from);
             sending.store(false, Ordering::Relaxed);
             let received = receiver.join().unwrap_or_else(|_| Err(io::Error::other("the receiver panicked")));
-            let (sent, took) = sent?;
-            Ok(Outcome { sent, took, packet_bytes: PAYLOAD as u64 + HEADERS, ..received? })
+            let (sent, elapsed) = sent?;
+            Ok(Outcome { sent, elapsed, packet_bytes: PAYLOAD as u64 + HEADERS, ..received? })
         })
     }
 
     /// Sends at the rate; catches up after a late wake-up.
     fn send(self, socket: &UdpSocket) -> io::Result<(u64, Span)> {
-        hurry();
+        end_soon();
         let each = self.rate.time_for(PAYLOAD as u64 + HEADERS);
         let mut slot = vec![0x5a; PAYLOAD * BATCH as usize];
         let start = Instant::now();
@@ -109,10 +109,10 @@ impl Blast {
             due = due.max(now.saturating_sub(CATCH_UP.max(each)));
             let count = (now.saturating_sub(due).as_nanos() / each.as_nanos().max(1)).min(BATCH);
             // A super-packet is sent only when full, to keep their number low.
-            let enough = if self.method == Method::Batched { BATCH } else { 1 };
-            if count < enough {
+            let min_batch = if self.method == Method::Batched { BATCH } else { 1 };
+            if count < min_batch {
                 let tick = if self.method == Method::Batched { TICK / 8 } else { TICK };
-                let until_enough = (due + each * enough).saturating_sub(now);
+                let until_enough = (due + each * min_batch).saturating_sub(now);
                 thread::sleep(until_enough.clamp(tick, LONGEST_SLEEP).into());
                 continue;
             }
@@ -136,7 +136,7 @@ impl Blast {
 
     /// Receives until the sender has ended and packets have stopped arriving.
     fn receive(self, socket: &UdpSocket, sending: &AtomicBool) -> io::Result<Outcome> {
-        hurry();
+        end_soon();
         let mut receiver = Receiver::new(socket);
         let mut outcome = Outcome::default();
         let (mut first, mut last) = (None, Span::ZERO);

@@ -29,7 +29,7 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
             wait_for(&directory.join("b.json"))
         }
         Job::Turnaround { carrier, messages, busy_poll_us } => {
-            save(directory, "a.json", &turns::ask(carrier, *busy_poll_us, *messages, directory)?)
+            save(directory, "a.json", &turns::exchange(carrier, *busy_poll_us, *messages, directory)?)
         }
         Job::Readings { carrier, readings, gap_us, constant } => {
             read_out(carrier, *readings, Duration::from_micros(*gap_us), *constant, directory)

@@ -20,7 +20,7 @@ pub(super) const TCP_PORT: u16 = 7_920;
 /// A message without an answer after this time counts as lost.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Longer than any job.
-pub(super) const FOREVER: Duration = Duration::from_secs(600);
+pub(super) const LONG_TIMEOUT: Duration = Duration::from_secs(600);
 /// Time within which the other side must have written its results.
 const RESULTS: Duration = Duration::from_secs(20);
 

@@ -90,13 +90,13 @@ fn settled(arrivals: &[Arrival], changed: u64) -> Option<u64> {
     let before = height(within(changed.saturating_sub(NEAR_NANOS), changed), old);
     let meet = (height(within(after, after + NEAR_NANOS), new) - before) / (old - new);
     // More than one burst before the request: something else has shifted one of the lines.
-    let took = meet - changed as f64;
-    (took >= -BURST_NANOS).then_some(took.max(0.0) as u64)
+    let elapsed = meet - changed as f64;
+    (elapsed >= -BURST_NANOS).then_some(elapsed.max(0.0) as u64)
 }
 
 /// Evaluates the arrivals of a stream whose sender has sent for `millis`. Later arrivals were delayed and are
 /// ignored: they would add waiting time to the sending time.
-pub(super) fn seen(
+pub(super) fn stream_result(
     all: &[Arrival],
     rate_bps: Option<u64>,
     change: Option<(u64, u64)>,
@@ -117,12 +117,12 @@ pub(super) fn seen(
     // The requested rate counts whole packets; the message rate shows at the end.
     let is_reached =
         |&((_, requested), rate): &((u64, u64), f64)| (rate / requested as f64 - 1.0).abs() < HEADERS;
-    let took = change.zip(later).filter(is_reached).and_then(|((at, _), _)| settled(arrivals, at));
+    let elapsed = change.zip(later).filter(is_reached).and_then(|((at, _), _)| settled(arrivals, at));
     StreamResult {
         bytes: all.iter().map(|arrival| arrival.1 as u64).sum(),
         goodput_bps,
         jitter_p99_us: jitter(steady, nominal),
-        settled_ms: took.map(|took| took as f64 / 1e6),
+        settled_ms: elapsed.map(|elapsed| elapsed as f64 / 1e6),
         later_goodput_bps: later,
     }
 }
@@ -138,38 +138,40 @@ mod tests {
 
     #[test]
     fn an_even_stream_has_its_rate_and_no_jitter() {
-        let seen = seen(&even(0, 2_000, 100), Some(80_000_000), None, 2_000);
-        assert!((seen.goodput_bps / 80e6 - 1.0).abs() < 1e-3, "{seen:?}");
-        assert!(seen.jitter_p99_us < 1e-6, "{seen:?}");
+        let stream_result = stream_result(&even(0, 2_000, 100), Some(80_000_000), None, 2_000);
+        assert!((stream_result.goodput_bps / 80e6 - 1.0).abs() < 1e-3, "{stream_result:?}");
+        assert!(stream_result.jitter_p99_us < 1e-6, "{stream_result:?}");
     }
 
     #[test]
     fn late_messages_do_not_count_for_the_rate() {
         let mut arrivals = even(0, 2_000, 100);
         arrivals.push((2_900_000_000, 1_000));
-        let seen = seen(&arrivals, Some(80_000_000), None, 2_000);
-        assert!((seen.goodput_bps / 80e6 - 1.0).abs() < 1e-3, "{seen:?}");
-        assert_eq!(seen.bytes, arrivals.len() as u64 * 1_000);
+        let stream_result = stream_result(&arrivals, Some(80_000_000), None, 2_000);
+        assert!((stream_result.goodput_bps / 80e6 - 1.0).abs() < 1e-3, "{stream_result:?}");
+        assert_eq!(stream_result.bytes, arrivals.len() as u64 * 1_000);
     }
 
     #[test]
     fn a_change_is_detected_when_it_happens() {
         let mut arrivals = even(0, 1_040, 100);
         arrivals.extend(even(1_040, 2_000, 200));
-        let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_000);
-        let settled = seen.settled_ms.unwrap();
+        let stream_result =
+            stream_result(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_000);
+        let settled = stream_result.settled_ms.unwrap();
         assert!((36.0..=42.0).contains(&settled), "{settled}");
-        assert!((seen.later_goodput_bps.unwrap() / 40e6 - 1.0).abs() < 0.01);
+        assert!((stream_result.later_goodput_bps.unwrap() / 40e6 - 1.0).abs() < 0.01);
     }
 
     #[test]
     fn bursts_do_not_hide_the_time_of_a_change() {
         let bursts = |from: u64, to: u64, gap: u64| even(from, to, gap).into_iter().step_by(45);
-        let whole = |(at, len): Arrival| std::iter::repeat_n((at, len), 45);
+        let packets = |(at, len): Arrival| std::iter::repeat_n((at, len), 45);
         let arrivals: Vec<Arrival> =
-            bursts(0, 1_061, 100).chain(bursts(1_061, 2_000, 200)).flat_map(whole).collect();
-        let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_000);
-        let settled = seen.settled_ms.unwrap();
+            bursts(0, 1_061, 100).chain(bursts(1_061, 2_000, 200)).flat_map(packets).collect();
+        let stream_result =
+            stream_result(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_000);
+        let settled = stream_result.settled_ms.unwrap();
         assert!((50.0..=72.0).contains(&settled), "{settled}");
     }
 
@@ -183,15 +185,16 @@ mod tests {
         let arrivals = even(0, 1_040, 100).into_iter().map(late);
         let arrivals: Vec<Arrival> =
             arrivals.chain(even(1_040, 2_600, 200).into_iter().filter(lost)).collect();
-        let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_600);
-        let settled = seen.settled_ms.unwrap();
+        let stream_result =
+            stream_result(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_600);
+        let settled = stream_result.settled_ms.unwrap();
         assert!((30.0..=50.0).contains(&settled), "{settled}");
     }
 
     #[test]
     fn a_missing_change_is_not_detected() {
         assert_eq!(
-            seen(&even(0, 2_000, 100), None, Some((1_000_000_000, 40_000_000)), 2_000).settled_ms,
+            stream_result(&even(0, 2_000, 100), None, Some((1_000_000_000, 40_000_000)), 2_000).settled_ms,
             None
         );
     }

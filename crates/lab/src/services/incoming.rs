@@ -17,12 +17,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub(super) struct IncomingChannels {
     listener: Listener,
     terms: Terms,
-    here: Mutex<Vec<Channel>>,
+    accepted_channels: Mutex<Vec<Channel>>,
 }
 
 impl IncomingChannels {
     pub(super) fn new(listener: Listener) -> Self {
-        Self { listener, terms: Terms::new(Arc::new(micro::registry())), here: Mutex::default() }
+        Self { listener, terms: Terms::new(Arc::new(micro::registry())), accepted_channels: Mutex::default() }
     }
 
     /// Sets the options of later connections.
@@ -42,13 +42,13 @@ impl IncomingChannels {
 
     fn take(&self, matches: impl Fn(&Channel) -> bool) -> Result<Channel, Problem> {
         loop {
-            let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(found) = here.iter().position(&matches) {
-                return Ok(here.swap_remove(found));
+            let mut accepted_channels = self.accepted_channels.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(found) = accepted_channels.iter().position(&matches) {
+                return Ok(accepted_channels.swap_remove(found));
             }
-            drop(here);
+            drop(accepted_channels);
             let accepted = self.accept()?;
-            self.here.lock().unwrap_or_else(PoisonError::into_inner).extend(accepted);
+            self.accepted_channels.lock().unwrap_or_else(PoisonError::into_inner).extend(accepted);
         }
     }
 

@@ -96,7 +96,7 @@ pub(crate) fn end(args: &EndArgs) -> Result<ExitCode, Problem> {
     let job = job::Job::load(&args.directory)?;
     if matches!(job, job::Job::Turnaround { .. }) {
         // Reduces the influence of other load: the 99 % quantile is sensitive to it.
-        haul_wan::hurry();
+        haul_wan::end_soon();
     }
     match args.side.as_str() {
         "a" => client::run(&job, &args.directory)?,

@@ -9,7 +9,7 @@ use crate::problem::Problem;
 
 /// Transport of small messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Courier {
+pub(super) enum MessageTransport {
     /// The recipe `msg`
     Msg,
     /// The kernel's TCP
@@ -47,7 +47,7 @@ pub(super) struct Points {
         value_delimiter = ',',
         default_value = "msg,tcp,thin,udp"
     )]
-    pub(super) carriers: Vec<Courier>,
+    pub(super) carriers: Vec<MessageTransport>,
 
     /// Busy-poll times of both ends of `msg` in `turnaround`, microseconds; each counts as a separate carrier
     #[arg(long, value_name = "US,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_000_000))]
@@ -70,8 +70,8 @@ pub(super) struct Points {
 pub(super) const ROUNDS: u32 = 5;
 
 impl Points {
-    pub(super) fn rounds_or(&self, usual: u32) -> u64 {
-        self.rounds.unwrap_or(usual).into()
+    pub(super) fn rounds_or_default(&self, default: u32) -> u64 {
+        self.rounds.unwrap_or(default).into()
     }
 
     pub(super) fn check(&self) -> Result<(), Problem> {

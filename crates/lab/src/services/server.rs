@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use haul_base::Rate;
 use haul_engine::{ListenOptions, Listener};
 
-use super::connect::{FOREVER, engine, next_message, recipe_of, tcp_listener};
-use super::figures::{Arrival, seen};
+use super::connect::{LONG_TIMEOUT, engine, next_message, recipe_of, tcp_listener};
+use super::figures::{Arrival, stream_result};
 use super::incoming::IncomingChannels;
 use super::job::{Carrier, Job, Stream, StreamResult, save};
 use super::{turns, udt};
@@ -37,7 +37,7 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
         Job::Readings { carrier: Carrier::Recipe(_), .. } => {
             let _tcp = tcp_listener(0)?;
             let channel = incoming.next()?;
-            while next_message(&channel, FOREVER).is_ok() {}
+            while next_message(&channel, LONG_TIMEOUT).is_ok() {}
             Ok(())
         }
         Job::Readings { .. } => {
@@ -65,7 +65,7 @@ fn receive(
     incoming: &IncomingChannels,
 ) -> Result<StreamResult, Problem> {
     if let Carrier::Udt(program) = &stream.carrier {
-        return Ok(seen(&udt::receive(program, stream)?, stream.rate_bps, None, stream.millis));
+        return Ok(stream_result(&udt::receive(program, stream)?, stream.rate_bps, None, stream.millis));
     }
     let start = Instant::now();
     let now = || start.elapsed().as_nanos() as u64;
@@ -92,5 +92,5 @@ fn receive(
             arrivals.push((now(), message.len()));
         }
     }
-    Ok(seen(&arrivals, stream.rate_bps, changed, stream.millis))
+    Ok(stream_result(&arrivals, stream.rate_bps, changed, stream.millis))
 }

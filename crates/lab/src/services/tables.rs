@@ -58,13 +58,13 @@ pub(super) fn rates(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
             jobs.push((path(untuned), Job::Streams(vec![stream(&carrier, millis, 0)])));
         }
         let mut cells = vec![Vec::new(); jobs.len()];
-        for round in 0..points.rounds_or(1) {
+        for round in 0..points.rounds_or_default(1) {
             for ((path, job), cell) in jobs.iter().zip(&mut cells) {
                 cell.extend(lab.run_round(round, path, job)?.load::<Vec<StreamResult>>("b.json")?);
             }
         }
-        judge_rates(rtt_ms, &cells, outcome);
-        let cells: Vec<_> = cells.iter().map(|seen| rate_cell(seen)).collect();
+        check_rates(rtt_ms, &cells, outcome);
+        let cells: Vec<_> = cells.iter().map(|results| rate_cell(results)).collect();
         println!("| {rtt_ms} | {} |", cells.join(" | "));
     }
     Ok(())
@@ -72,8 +72,9 @@ pub(super) fn rates(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
 
 /// Adds a row of medians, and claims from the paper's figure 8: our services reach the requested rate (minus
 /// headers, which the rate includes), and TCP without large windows does not on a long path.
-fn judge_rates(rtt_ms: u64, cells: &[Vec<StreamResult>], outcome: &mut Outcome) {
-    let medians: Vec<f64> = cells.iter().map(|seen| median(seen, |seen| seen.goodput_bps)).collect();
+fn check_rates(rtt_ms: u64, cells: &[Vec<StreamResult>], outcome: &mut Outcome) {
+    let medians: Vec<f64> =
+        cells.iter().map(|results| median(results, |results| results.goodput_bps)).collect();
     let [viz, msg, sensor, untuned, tcp] = medians[..] else { return };
     outcome.row(
         "rates",
@@ -81,27 +82,27 @@ fn judge_rates(rtt_ms: u64, cells: &[Vec<StreamResult>], outcome: &mut Outcome) 
     );
     let least = viz.min(msg).min(sensor);
     let ours = format!("viz {}, msg {}, sensor {} Mbit/s", mbit(viz), mbit(msg), mbit(sensor));
-    let holds = least >= 0.94 * RATE as f64;
+    let is_met = least >= 0.94 * RATE as f64;
     outcome.claim(
         format!("each service reaches its rate at {rtt_ms} ms"),
         "200 Mbit/s, 0 to 100 ms",
         ours,
-        holds,
+        is_met,
     );
     if rtt_ms >= 100 {
         outcome.claims.push(Claim {
             name: format!("TCP with kernel defaults has less at {rtt_ms} ms"),
             paper: "collapses".to_owned(),
             ours: format!("{} Mbit/s", mbit(untuned)),
-            holds: untuned < least / 2.0,
+            is_met: untuned < least / 2.0,
             why: "Linux now tunes its windows automatically: 200 Mbit/s at an RTT of 100 ms, and half of it at 200 ms.",
         });
     }
 }
 
 /// Returns the median over the rounds.
-fn median<'s>(seen: impl IntoIterator<Item = &'s StreamResult>, of: impl Fn(&StreamResult) -> f64) -> f64 {
-    quantile(&mut seen.into_iter().map(of).collect::<Vec<_>>(), 0.5)
+fn median<'s>(results: impl IntoIterator<Item = &'s StreamResult>, of: impl Fn(&StreamResult) -> f64) -> f64 {
+    quantile(&mut results.into_iter().map(of).collect::<Vec<_>>(), 0.5)
 }
 
 /// Returns the results of one stream in all rounds.
@@ -110,8 +111,8 @@ fn of_stream(rounds: &[Vec<StreamResult>], lane: usize) -> impl Iterator<Item = 
 }
 
 /// Formats the median and the range.
-fn rate_cell(seen: &[StreamResult]) -> String {
-    let mut rates: Vec<f64> = seen.iter().map(|seen| seen.goodput_bps).collect();
+fn rate_cell(results: &[StreamResult]) -> String {
+    let mut rates: Vec<f64> = results.iter().map(|results| results.goodput_bps).collect();
     let median = mbit(quantile(&mut rates, 0.5));
     match &rates[..] {
         [least, .., most] => format!("{median} ({} to {})", mbit(*least), mbit(*most)),
@@ -140,7 +141,7 @@ pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
         "| stream | Mbit/s before | after | settling time, RTT | jitter, p99, ms |\n|---|---|---|---|---|"
     );
     let mut rounds = Vec::new();
-    for round in 0..points.rounds_or(ROUNDS) {
+    for round in 0..points.rounds_or_default(ROUNDS) {
         rounds.push(lab.run_round(round, &stream_path(), &job)?.load::<Vec<StreamResult>>("b.json")?);
     }
     let names = [
@@ -152,21 +153,21 @@ pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
         let cell = |of: fn(&StreamResult) -> Option<f64>, digits| each_cell(&rounds, lane, of, digits);
         println!(
             "| {name} | {} | {} | {} | {} |",
-            cell(|seen| Some(seen.goodput_bps / 1e6), 1),
-            cell(|seen| seen.later_goodput_bps.map(|bps| bps / 1e6), 1),
-            cell(|seen| seen.settled_ms.map(|ms| ms / RTT_MS as f64), 2),
-            cell(|seen| Some(seen.jitter_p99_us / 1e3), 3),
+            cell(|results| Some(results.goodput_bps / 1e6), 1),
+            cell(|results| results.later_goodput_bps.map(|bps| bps / 1e6), 1),
+            cell(|results| results.settled_ms.map(|ms| ms / RTT_MS as f64), 2),
+            cell(|results| Some(results.jitter_p99_us / 1e3), 3),
         );
         of_stream(&rounds, lane)
-            .for_each(|seen| outcome.row("change", json!({ "stream": name, "seen": seen })));
+            .for_each(|results| outcome.row("change", json!({ "stream": name, "seen": results })));
     }
-    let before = median(of_stream(&rounds, 1), |seen| seen.goodput_bps);
-    let after = median(of_stream(&rounds, 1), |seen| seen.later_goodput_bps.unwrap_or(0.0));
-    let holds =
+    let before = median(of_stream(&rounds, 1), |results| results.goodput_bps);
+    let after = median(of_stream(&rounds, 1), |results| results.later_goodput_bps.unwrap_or(0.0));
+    let is_met =
         (0.9..1.02).contains(&(before / slower as f64)) && (0.9..1.02).contains(&(after / changed as f64));
     let ours = format!("{} then {} Mbit/s", mbit(before), mbit(after));
-    let wanted = format!("{slower_mbit} then {changed_mbit} Mbit/s");
-    outcome.claim("the receiver changes the rate of a running viz", wanted, ours, holds);
+    let expected = format!("{slower_mbit} then {changed_mbit} Mbit/s");
+    outcome.claim("the receiver changes the rate of a running viz", expected, ours, is_met);
     Ok(())
 }
 
@@ -206,7 +207,7 @@ pub(super) fn jitter(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
     let carriers: Vec<Carrier> = [preset("viz"), Carrier::Tcp].into_iter().chain(udt).collect();
     for rates in [&[RATE][..], &[RATE, SLOWER]] {
         let all = jitter_rounds(lab, points, &carriers, rates)?;
-        judge_jitter(&carriers, &all, rates.len(), outcome);
+        check_jitter(&carriers, &all, rates.len(), outcome);
         for (carrier, rounds) in carriers.iter().zip(all) {
             for (lane, rate) in rates.iter().enumerate() {
                 let place = if rates.len() == 1 { "alone" } else { "concurrent" };
@@ -222,12 +223,12 @@ pub(super) fn jitter(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
 }
 
 /// Adds the rows of each carrier, and the claim that viz has less jitter than the others (figure 9).
-fn judge_jitter(carriers: &[Carrier], all: &[Vec<Vec<StreamResult>>], streams: usize, outcome: &mut Outcome) {
+fn check_jitter(carriers: &[Carrier], all: &[Vec<Vec<StreamResult>>], streams: usize, outcome: &mut Outcome) {
     let mut found = Vec::new();
     for (carrier, rounds) in carriers.iter().zip(all) {
         let name = carrier.name();
         outcome.row("jitter", json!({ "carrier": name, "streams": streams, "rounds": rounds }));
-        found.push((name, median(of_stream(rounds, 0), |seen| seen.jitter_p99_us) / 1e3));
+        found.push((name, median(of_stream(rounds, 0), |results| results.jitter_p99_us) / 1e3));
     }
     let Some(((_, of_viz), others)) = found.split_first() else { return };
     for (name, jitter) in others {
@@ -246,7 +247,7 @@ fn jitter_rounds(
 ) -> Result<Vec<Vec<Vec<StreamResult>>>, Problem> {
     let millis = (3_000.0 * points.share).max(1_000.0) as u64;
     let mut all = vec![Vec::new(); carriers.len()];
-    for round in 0..points.rounds_or(ROUNDS) {
+    for round in 0..points.rounds_or_default(ROUNDS) {
         for (carrier, rounds) in carriers.iter().zip(&mut all) {
             let streams = rates
                 .iter()
@@ -261,10 +262,10 @@ fn jitter_rounds(
 
 /// Formats the jitter of one stream in each round.
 fn jitter_cells(rounds: &[Vec<StreamResult>], lane: usize) -> String {
-    let seen = of_stream(rounds, lane);
-    let each: Vec<_> = seen.clone().map(|seen| format!("{:.3}", seen.jitter_p99_us / 1e3)).collect();
-    let rate = median(seen.clone(), |seen| seen.goodput_bps);
-    let jitter = median(seen, |seen| seen.jitter_p99_us) / 1e3;
+    let results = of_stream(rounds, lane);
+    let each: Vec<_> = results.clone().map(|results| format!("{:.3}", results.jitter_p99_us / 1e3)).collect();
+    let rate = median(results.clone(), |results| results.goodput_bps);
+    let jitter = median(results, |results| results.jitter_p99_us) / 1e3;
     format!("{} | {jitter:.3} | {}", mbit(rate), each.join(" "))
 }
 
@@ -294,9 +295,9 @@ pub(super) fn readings(lab: &Emulator, share: f64, outcome: &mut Outcome) -> Res
             outcome.claim(claim, "1 and 0", ours, from < 1.02 && to < 0.02);
         }
         // Constant part: packets for keys, connecting and closing.
-        let rest = |few: u64, each: f64| few as f64 - each * more as f64;
-        let (rest_from, rest_to) = (rest(few.0, from), rest(few.1, to));
-        println!("| {name} | {kind} | {from:.3} | {to:.3} | {rest_from:.0} | {rest_to:.0} |");
+        let constant_part = |few: u64, each: f64| few as f64 - each * more as f64;
+        let (constant_from, constant_to) = (constant_part(few.0, from), constant_part(few.1, to));
+        println!("| {name} | {kind} | {from:.3} | {to:.3} | {constant_from:.0} | {constant_to:.0} |");
     }
     Ok(())
 }
@@ -309,11 +310,11 @@ mod tests {
     fn a_cell_has_the_median_and_every_round_with_dashes_for_missing_values() {
         let round = |settled_ms| vec![StreamResult { settled_ms, ..StreamResult::default() }];
         let rounds = [round(Some(61.0)), round(None), round(Some(59.5)), round(Some(60.0))];
-        assert_eq!(each_cell(&rounds, 0, |seen| seen.settled_ms, 1), "60.0: 61.0 - 59.5 60.0");
-        assert_eq!(each_cell(&rounds[..1], 0, |seen| seen.settled_ms, 0), "61");
-        assert_eq!(each_cell(&rounds[1..2], 0, |seen| seen.settled_ms, 0), "");
-        let seen = |bps| StreamResult { goodput_bps: bps, ..StreamResult::default() };
-        assert_eq!(rate_cell(&[seen(3e6), seen(1e6), seen(2e6)]), "2.0 (1.0 to 3.0)");
-        assert_eq!(rate_cell(&[seen(3e6)]), "3.0");
+        assert_eq!(each_cell(&rounds, 0, |results| results.settled_ms, 1), "60.0: 61.0 - 59.5 60.0");
+        assert_eq!(each_cell(&rounds[..1], 0, |results| results.settled_ms, 0), "61");
+        assert_eq!(each_cell(&rounds[1..2], 0, |results| results.settled_ms, 0), "");
+        let results = |bps| StreamResult { goodput_bps: bps, ..StreamResult::default() };
+        assert_eq!(rate_cell(&[results(3e6), results(1e6), results(2e6)]), "2.0 (1.0 to 3.0)");
+        assert_eq!(rate_cell(&[results(3e6)]), "3.0");
     }
 }

@@ -9,13 +9,15 @@ use haul_engine::{Channel, ConnectionOptions};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
-use super::connect::{FOREVER, TIMEOUT, channel, engine, next_message, recipe, submit, tcp, tcp_listener};
+use super::connect::{
+    LONG_TIMEOUT, TIMEOUT, channel, engine, next_message, recipe, submit, tcp, tcp_listener,
+};
 use super::emulated::{Emulator, PathConfig};
 use super::figures::{mean, quantile};
 use super::ideal::Comparison;
 use super::incoming::IncomingChannels;
 use super::job::{Carrier, Job, Turns};
-use super::points::{Courier, Points, ROUNDS};
+use super::points::{MessageTransport, Points, ROUNDS};
 use super::theft::{QUIET, Ticks};
 use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
@@ -27,10 +29,10 @@ const UDP_PORT: u16 = 7_915;
 const UDP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Minimum number of messages for a claim: at 1 % each way, this many lose six.
-const JUDGED: usize = 300;
+const MIN_MESSAGES: usize = 300;
 
 /// Turns whose times are shown on loss-free paths, where both ends learn the path's properties.
-const EARLY: [usize; 7] = [1, 2, 3, 5, 8, 12, 20];
+const EARLY_EXCHANGES: [usize; 7] = [1, 2, 3, 5, 8, 12, 20];
 
 /// Results of the rounds of one carrier: means and 99 % quantiles, milliseconds.
 #[derive(Debug, Default)]
@@ -47,13 +49,13 @@ struct Rounds {
 }
 
 /// Carrier, and busy-poll time of the ends of a recipe.
-type Way = (Carrier, Option<u64>);
+type Setup = (Carrier, Option<u64>);
 
 /// Measures a 10-byte message and its answer, for each carrier in turn.
 pub(super) fn table(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     println!(
         "\n## Turn-around of a {SMALL}-byte message, ms: medians of {} rounds\n",
-        points.rounds_or(ROUNDS)
+        points.rounds_or_default(ROUNDS)
     );
     println!(
         "| RTT ms | loss each way | carrier | mean | 99 % | CPU of A, us | means | 99 % of each round | stolen |"
@@ -70,14 +72,14 @@ pub(super) fn table(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
             let path = PathConfig { rtt_ms, rate: "1Gbit", loss: loss.clone(), untuned: false };
             let all = in_turn(lab, points, &path, messages)?;
             undisturbed.add(&format!("| {rtt_ms} | {loss}"), &all);
-            judge(point, &all, messages * points.rounds_or(ROUNDS) as usize, outcome);
-            for (way, rounds) in all {
-                println!("| {rtt_ms} | {loss} | {} | {} |", name(&way), rounds.cells());
-                if way.0 == Carrier::Recipe("msg".to_owned()) {
-                    comparison.add(point, &name(&way), rounds.medians());
+            check_times(point, &all, messages * points.rounds_or_default(ROUNDS) as usize, outcome);
+            for (setup, rounds) in all {
+                println!("| {rtt_ms} | {loss} | {} | {} |", name(&setup), rounds.cells());
+                if setup.0 == Carrier::Recipe("msg".to_owned()) {
+                    comparison.add(point, &name(&setup), rounds.medians());
                 }
                 if loss == "0%" {
-                    early.push(format!("| {rtt_ms} | {} | {} |", name(&way), rounds.early_cells()));
+                    early.push(format!("| {rtt_ms} | {} | {} |", name(&setup), rounds.early_cells()));
                 }
             }
         }
@@ -86,8 +88,8 @@ pub(super) fn table(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
     comparison.print();
     if !early.is_empty() {
         println!("\nThe first turns without loss, ms: medians of the rounds\n");
-        println!("| RTT ms | carrier | {} |", EARLY.map(|turn| format!("{turn}.")).join(" | "));
-        println!("|---|---|{}\n{}", "---|".repeat(EARLY.len()), early.join("\n"));
+        println!("| RTT ms | carrier | {} |", EARLY_EXCHANGES.map(|number| format!("{number}.")).join(" | "));
+        println!("|---|---|{}\n{}", "---|".repeat(EARLY_EXCHANGES.len()), early.join("\n"));
     }
     println!("\nUDP: bare datagrams, answered ones only: the time of hosts and path without a protocol.");
     println!("All ends have priority over other tasks of the host (nice -20).");
@@ -96,11 +98,11 @@ pub(super) fn table(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
 
 /// Adds a point's rounds, and the claim that `msg` answers sooner than TCP on lossy paths (figures 10 and
 /// 11).
-fn judge((rtt_ms, loss): (u64, f64), all: &[(Way, Rounds)], messages: usize, outcome: &mut Outcome) {
-    for (way, rounds) in all {
+fn check_times((rtt_ms, loss): (u64, f64), all: &[(Setup, Rounds)], messages: usize, outcome: &mut Outcome) {
+    for (setup, rounds) in all {
         let Rounds { means, p99s, processor, .. } = rounds;
         let row = json!({
-            "rtt_ms": rtt_ms, "loss_percent": loss, "carrier": name(way), "mean_ms": means, "p99_ms": p99s,
+            "rtt_ms": rtt_ms, "loss_percent": loss, "carrier": name(setup), "mean_ms": means, "p99_ms": p99s,
             "processor_us": processor,
         });
         outcome.row("turnaround", row);
@@ -109,29 +111,31 @@ fn judge((rtt_ms, loss): (u64, f64), all: &[(Way, Rounds)], messages: usize, out
         all.iter().find(|((carrier, _), _)| carrier == searched).map(|(_, rounds)| rounds.medians()[0])
     };
     let (Some(msg), Some(tcp)) = (of(&Carrier::Recipe("msg".to_owned())), of(&Carrier::Tcp)) else { return };
-    if loss > 0.0 && messages >= JUDGED {
+    if loss > 0.0 && messages >= MIN_MESSAGES {
         let claim = format!("msg is faster than TCP, RTT {rtt_ms} ms, loss {loss} %");
         outcome.claim(claim, "faster", format!("{msg:.3} and {tcp:.3} ms"), msg < tcp);
     }
 }
 
-fn name((carrier, busy_poll_us): &Way) -> String {
+fn name((carrier, busy_poll_us): &Setup) -> String {
     let poll = busy_poll_us.map_or(String::new(), |us| format!(", busy poll {us} us"));
     carrier.name() + &poll
 }
 
-fn ways(points: &Points) -> Vec<Way> {
+fn setups(points: &Points) -> Vec<Setup> {
     let polls: Vec<_> = match &points.busy_poll {
         Some(polls) => polls.iter().map(|poll| Some(*poll)).collect(),
         None => vec![None],
     };
-    let ways_of = |courier: &Courier| match courier {
-        Courier::Msg => polls.iter().map(|poll| (Carrier::Recipe("msg".to_owned()), *poll)).collect(),
-        Courier::Tcp => vec![(Carrier::Tcp, None)],
-        Courier::Thin => vec![(Carrier::TcpThin, None)],
-        Courier::Udp => vec![(Carrier::Udp, None)],
+    let setups_of = |transport: &MessageTransport| match transport {
+        MessageTransport::Msg => {
+            polls.iter().map(|poll| (Carrier::Recipe("msg".to_owned()), *poll)).collect()
+        }
+        MessageTransport::Tcp => vec![(Carrier::Tcp, None)],
+        MessageTransport::Thin => vec![(Carrier::TcpThin, None)],
+        MessageTransport::Udp => vec![(Carrier::Udp, None)],
     };
-    points.carriers.iter().flat_map(ways_of).collect()
+    points.carriers.iter().flat_map(setups_of).collect()
 }
 
 /// Measures one point of the table. Each round starts with a different carrier.
@@ -140,13 +144,14 @@ fn in_turn(
     points: &Points,
     path: &PathConfig,
     messages: usize,
-) -> Result<Vec<(Way, Rounds)>, Problem> {
-    let mut all: Vec<(Way, Rounds)> = ways(points).into_iter().map(|way| (way, Rounds::default())).collect();
-    for round in 0..points.rounds_or(ROUNDS) {
+) -> Result<Vec<(Setup, Rounds)>, Problem> {
+    let mut all: Vec<(Setup, Rounds)> =
+        setups(points).into_iter().map(|setup| (setup, Rounds::default())).collect();
+    for round in 0..points.rounds_or_default(ROUNDS) {
         for place in 0..all.len() {
             let count = all.len();
-            let (way, rounds) = &mut all[(round as usize + place) % count];
-            let (carrier, busy_poll_us) = way.clone();
+            let (setup, rounds) = &mut all[(round as usize + place) % count];
+            let (carrier, busy_poll_us) = setup.clone();
             let job = Job::Turnaround { carrier, messages, busy_poll_us };
             let before = Ticks::now();
             let results = lab.run_round(round, path, &job)?;
@@ -158,7 +163,7 @@ fn in_turn(
 
 impl Rounds {
     fn add(&mut self, mut turns: Turns, stolen: f64) {
-        let last = EARLY.last().copied().unwrap_or(0);
+        let last = EARLY_EXCHANGES.last().copied().unwrap_or(0);
         self.first.push(turns.times_us.iter().take(last).map(|us| us / 1e3).collect());
         self.means.push(mean(&turns.times_us) / 1e3);
         self.p99s.push(quantile(&mut turns.times_us, 0.99) / 1e3);
@@ -193,8 +198,9 @@ impl Rounds {
 impl Rounds {
     /// Formats the times of early turns; a turn that no round reached stays empty.
     fn early_cells(&self) -> String {
-        let cells = EARLY.map(|turn| {
-            let mut times: Vec<f64> = self.first.iter().filter_map(|of| of.get(turn - 1).copied()).collect();
+        let cells = EARLY_EXCHANGES.map(|number| {
+            let mut times: Vec<f64> =
+                self.first.iter().filter_map(|of| of.get(number - 1).copied()).collect();
             if times.is_empty() { String::new() } else { format!("{:.2}", quantile(&mut times, 0.5)) }
         });
         cells.join(" | ")
@@ -210,16 +216,16 @@ struct Undisturbed {
 }
 
 impl Undisturbed {
-    fn add(&mut self, point: &str, all: &[(Way, Rounds)]) {
+    fn add(&mut self, point: &str, all: &[(Setup, Rounds)]) {
         let rounds = all.first().map_or(0, |(_, rounds)| rounds.stolen.len());
         let is_quiet = |round: &usize| all.iter().all(|(_, rounds)| rounds.stolen[*round] <= QUIET);
         let quiet: Vec<usize> = (0..rounds).filter(is_quiet).collect();
         self.without += rounds - quiet.len();
-        for (way, rounds) in all {
+        for (setup, rounds) in all {
             let of = |values: &[f64]| median(&quiet.iter().map(|&round| values[round]).collect::<Vec<_>>());
             let (mean, p99) = (of(&rounds.means), of(&rounds.p99s));
             let figures = if quiet.is_empty() { " | ".to_owned() } else { format!("{mean:.3} | {p99:.2}") };
-            self.lines.push(format!("{point} | {} | {} | {figures} |", name(way), quiet.len()));
+            self.lines.push(format!("{point} | {} | {} | {figures} |", name(setup), quiet.len()));
         }
     }
 
@@ -251,7 +257,7 @@ fn channel_options(busy_poll_us: Option<u64>) -> ConnectionOptions {
 }
 
 /// Runs side A: sends each message after the previous one was answered.
-pub(super) fn ask(
+pub(super) fn exchange(
     carrier: &Carrier,
     busy_poll_us: Option<u64>,
     messages: usize,
@@ -263,7 +269,7 @@ pub(super) fn ask(
             channel
                 .wait_for(Some(TIMEOUT), "an answer", |context| channel.poll_confirmed(context))
                 .map_err(|e| engine("no answer", &e))?;
-            turn(messages, || ask_by_channel(&channel))
+            measure_exchanges(messages, || exchange_by_channel(&channel))
         }
         Carrier::Udp => {
             // The other side listens for TCP after everything else is ready.
@@ -271,7 +277,7 @@ pub(super) fn ask(
             let socket = udp(0)?;
             let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
             socket.connect((host, UDP_PORT)).while_doing("cannot connect")?;
-            turn(messages, || ask_by_udp(&socket))
+            measure_exchanges(messages, || exchange_by_udp(&socket))
         }
         _ => {
             let mut stream = tcp(0)?;
@@ -280,13 +286,16 @@ pub(super) fn ask(
                 socket.set_tcp_thin_linear_timeouts(true).while_doing("cannot enable linear timeouts")?;
             }
             stream.set_read_timeout(Some(TIMEOUT)).while_doing("cannot set a timeout")?;
-            turn(messages, || ask_by_tcp(&mut stream))
+            measure_exchanges(messages, || exchange_by_tcp(&mut stream))
         }
     }
 }
 
 /// Measures the time of each turn; `one` returns false if there was no answer.
-fn turn(messages: usize, mut one: impl FnMut() -> Result<bool, Problem>) -> Result<Turns, Problem> {
+fn measure_exchanges(
+    messages: usize,
+    mut one: impl FnMut() -> Result<bool, Problem>,
+) -> Result<Turns, Problem> {
     let mut turns = Turns::default();
     let before = processor_micros();
     for _ in 0..messages {
@@ -307,18 +316,18 @@ fn processor_micros() -> f64 {
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
-fn ask_by_channel(channel: &Channel) -> Result<bool, Problem> {
+fn exchange_by_channel(channel: &Channel) -> Result<bool, Problem> {
     submit(channel, &[7; SMALL])?;
     Ok(next_message(channel, TIMEOUT).is_ok())
 }
 
-fn ask_by_tcp(stream: &mut TcpStream) -> Result<bool, Problem> {
+fn exchange_by_tcp(stream: &mut TcpStream) -> Result<bool, Problem> {
     stream.write_all(&[7; SMALL]).while_doing("cannot send")?;
     stream.read_exact(&mut [0; SMALL]).while_doing("no answer")?;
     Ok(true)
 }
 
-fn ask_by_udp(socket: &UdpSocket) -> Result<bool, Problem> {
+fn exchange_by_udp(socket: &UdpSocket) -> Result<bool, Problem> {
     socket.send(&[7; SMALL]).while_doing("cannot send")?;
     match socket.recv(&mut [0; SMALL]) {
         Ok(_) => Ok(true),
@@ -353,12 +362,12 @@ pub(super) fn answer(
         _ => answer_bytes(tcp_listener(0)?.accept().while_doing("cannot accept")?.0),
     }
     // The other side kills this one when it is done.
-    std::thread::sleep(FOREVER);
+    std::thread::sleep(LONG_TIMEOUT);
     Ok(())
 }
 
 fn answer_messages(channel: &Channel) {
-    while let Ok(message) = next_message(channel, FOREVER) {
+    while let Ok(message) = next_message(channel, LONG_TIMEOUT) {
         if submit(channel, &message.data).is_err() {
             return;
         }

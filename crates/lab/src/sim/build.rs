@@ -161,9 +161,9 @@ fn conditions(scenario: &Scenario) -> Result<Vec<Condition>, Fault> {
             ("traffic", &check.traffic, Subject::Traffic),
             ("path", &check.path, Subject::Path),
         ];
-        let mut given =
+        let mut subjects =
             named.iter().filter_map(|(key, name, subject)| Some((*key, name.as_ref()?, *subject)));
-        let subject = match (given.next(), given.next()) {
+        let subject = match (subjects.next(), subjects.next()) {
             (None, _) => Subject::Run,
             (Some((key, name, subject)), None) => {
                 let names = scenario.names(key);

@@ -270,7 +270,7 @@ impl Condition {
     }
 
     /// Evaluates the condition; a missing value fails.
-    pub(super) fn judge(&self, of: String, that: &str, was: Option<f64>) -> CheckReport {
+    pub(super) fn evaluate(&self, of: String, that: &str, was: Option<f64>) -> CheckReport {
         let passed = was.is_some_and(|was| match self.compare {
             Compare::AtLeast => was >= self.bound,
             Compare::AtMost => was <= self.bound,
@@ -295,12 +295,12 @@ mod tests {
 
     #[test]
     fn conditions_have_the_units_of_their_measures() {
-        let holds = |that: &str, was| {
-            Condition::parse(Subject::Session, that).unwrap().judge("s".into(), that, Some(was)).passed
+        let passes = |that: &str, was| {
+            Condition::parse(Subject::Session, that).unwrap().evaluate("s".into(), that, Some(was)).passed
         };
-        assert!(holds("goodput >= 800Mbit", 8e8) && !holds("goodput > 800Mbit", 8e8));
-        assert!(holds("resent_share <= 1%", 0.01) && holds("time < 2s", 1.9));
-        assert!(holds("drops.random = 0", 0.0) && holds("complete = true", 1.0));
+        assert!(passes("goodput >= 800Mbit", 8e8) && !passes("goodput > 800Mbit", 8e8));
+        assert!(passes("resent_share <= 1%", 0.01) && passes("time < 2s", 1.9));
+        assert!(passes("drops.random = 0", 0.0) && passes("complete = true", 1.0));
     }
 
     #[test]

@@ -92,12 +92,12 @@ impl Transfer {
 pub(super) fn virtual_transfer(windows: impl IntoIterator<Item = Drive>) -> Virtual {
     let (mut with, mut without) = (Transfer::default(), Transfer::default());
     for Drive { packets, lost, cause } in windows.into_iter().skip_while(|window| window.lost == 0) {
-        let counted = if cause == Cause::ReceiverHost { 0 } else { lost };
+        let reported = if cause == Cause::ReceiverHost { 0 } else { lost };
         if without.windows == 0 {
             let share = |lost: u64| lost as f64 / packets.max(1) as f64;
-            (with.loss_rate, without.loss_rate) = (share(counted), share(lost));
+            (with.loss_rate, without.loss_rate) = (share(reported), share(lost));
         }
-        with.on_window(packets, counted);
+        with.on_window(packets, reported);
         without.on_window(packets, lost);
     }
     Virtual { with: with.rate(), without: without.rate() }

@@ -69,16 +69,16 @@ impl Watch {
     }
 
     fn on_arrival(&mut self, event: &TraceEvent<'_>) {
-        let Some(&(first, left)) = self.under_way.get(&event.parcel.id()) else { return };
+        let Some(&(first, sent)) = self.under_way.get(&event.parcel.id()) else { return };
         let arrived = event.arrived.since(Time::ZERO).as_secs_f64();
-        let trip = event.arrived.since(left).as_secs_f64();
+        let trip = event.arrived.since(sent).as_secs_f64();
         for index in event.parcel.indices() {
-            let Some(judged) = self.discriminators.on_arrival(first + index as u64, arrived, trip) else {
+            let Some(classified) = self.discriminators.on_arrival(first + index as u64, arrived, trip) else {
                 continue;
             };
-            self.lost += judged.lost;
-            for (called, is_congestion) in self.congestion.iter_mut().zip(judged.is_congestion) {
-                *called += if is_congestion { judged.lost } else { 0 };
+            self.lost += classified.lost;
+            for (called, is_congestion) in self.congestion.iter_mut().zip(classified.is_congestion) {
+                *called += if is_congestion { classified.lost } else { 0 };
             }
         }
     }

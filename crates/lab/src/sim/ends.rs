@@ -81,7 +81,7 @@ pub(super) struct Source {
     len: Option<u64>,
     read: u64,
     granted: u64,
-    says: Arc<Application>,
+    application: Arc<Application>,
 }
 
 /// State shared with the sending application.
@@ -108,21 +108,21 @@ impl Application {
 
 impl Source {
     /// Creates a source of `len` bytes, or of bytes until the application ends.
-    pub(super) fn new(len: Option<u64>, says: Arc<Application>) -> Self {
-        Self { len, read: 0, granted: 0, says }
+    pub(super) fn new(len: Option<u64>, application: Arc<Application>) -> Self {
+        Self { len, read: 0, granted: 0, application }
     }
 }
 
 impl ObjectSource for Source {
     fn available(&mut self) -> Available {
         if let Some(len) = self.len {
-            if let Some(stored) = self.says.stored().filter(|stored| *stored < len) {
+            if let Some(stored) = self.application.stored().filter(|stored| *stored < len) {
                 return Available { upto: stored, end: false };
             }
             return Available { upto: len, end: true };
         }
-        let end = self.says.has_ended.load(Ordering::Relaxed);
-        if !end && !self.says.is_paused.load(Ordering::Relaxed) {
+        let end = self.application.has_ended.load(Ordering::Relaxed);
+        if !end && !self.application.is_paused.load(Ordering::Relaxed) {
             self.granted = self.granted.max(self.read + AHEAD);
         }
         Available { upto: self.granted, end }
@@ -170,14 +170,14 @@ impl ObjectSink for Bin {
 
 /// A machine with a start time and a clock that may jump.
 #[derive(Debug)]
-pub(crate) struct Late<M: Machine> {
+pub(crate) struct ClockedNode<M: Machine> {
     start: Time,
     node: SessionNode<M>,
     /// Lead of its clock over the world's, from times of its own clock on.
     jumps: Vec<(Time, Span)>,
 }
 
-impl<M: Machine> Late<M> {
+impl<M: Machine> ClockedNode<M> {
     /// Starts `node` at `start`.
     pub(crate) fn new(start: Time, node: SessionNode<M>) -> Self {
         Self { start, node, jumps: Vec::new() }
@@ -198,9 +198,9 @@ impl<M: Machine> Late<M> {
     }
 
     /// Converts a time of its clock to the world's time.
-    pub(super) fn world_time(&self, own: Time) -> Time {
-        let jump = self.jumps.iter().rev().find(|(from, _)| *from <= own);
-        jump.map_or(own, |(_, ahead)| own - *ahead)
+    pub(super) fn world_time(&self, local: Time) -> Time {
+        let jump = self.jumps.iter().rev().find(|(from, _)| *from <= local);
+        jump.map_or(local, |(_, ahead)| local - *ahead)
     }
 
     /// Moves its clock forward.
@@ -214,15 +214,15 @@ impl<M: Machine> Late<M> {
     }
 }
 /// Returns the node if it runs a machine of type `M`.
-pub(super) fn node<M>(world: &World, id: NodeId) -> Option<&Late<M>>
+pub(super) fn node<M>(world: &World, id: NodeId) -> Option<&ClockedNode<M>>
 where
     M: Machine + Debug + Send + 'static,
     M::Event: Debug + Send,
 {
-    world.node::<Late<M>>(id)
+    world.node::<ClockedNode<M>>(id)
 }
 
-impl<M> Node for Late<M>
+impl<M> Node for ClockedNode<M>
 where
     M: Machine + Debug + Send + 'static,
     M::Event: Debug + Send,

@@ -19,7 +19,7 @@ use haul_sim::{
 use haul_stack::{Part, Recipe, RecipeError};
 
 use super::discriminate::Watched;
-use super::ends::{Application, Bin, Late, Source, UNWRITTEN, link, node};
+use super::ends::{Application, Bin, ClockedNode, Source, UNWRITTEN, link, node};
 use super::locate::Fault;
 use super::scenario::{SessionEnd, SessionEntry, TcpEntry, TcpLaw, TrafficEntry, Way};
 use super::site::{PORT, Site, recipe_of, ways};
@@ -94,7 +94,7 @@ impl Session {
     }
 
     /// Whether the object is complete, with every byte delivered once.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Relaxed) > 0
     }
 
@@ -119,13 +119,13 @@ impl Session {
     /// Starts to record every transmission window.
     pub(super) fn record_windows(&self, world: &mut World) -> Windows {
         let windows = Windows::default();
-        look_for_windows(world, self.sender, Arc::clone(&windows));
+        collect_windows_from(world, self.sender, Arc::clone(&windows));
         windows
     }
 
     /// Whether both sides have finished.
     pub(super) fn is_over(&self, world: &World) -> bool {
-        self.is_whole() && self.finished(world).is_some()
+        self.is_complete() && self.finished(world).is_some()
     }
 }
 
@@ -135,12 +135,12 @@ const POLL_INTERVAL: Span = Span::from_millis(10);
 /// Transmission windows as diagnosed by a sender, filled during a run.
 pub(crate) type Windows = Arc<Mutex<Vec<DiagnosedWindow>>>;
 
-fn look_for_windows(world: &mut World, sender: NodeId, into: Windows) {
-    let Some(node) = world.node_mut::<Late<Sender>>(sender) else { return };
+fn collect_windows_from(world: &mut World, sender: NodeId, into: Windows) {
+    let Some(node) = world.node_mut::<ClockedNode<Sender>>(sender) else { return };
     let windows = std::iter::from_fn(|| node.machine_mut().take_window());
     into.lock().unwrap_or_else(PoisonError::into_inner).extend(windows);
     let next = world.now() + POLL_INTERVAL;
-    world.at(next, move |world| look_for_windows(world, sender, into));
+    world.at(next, move |world| collect_windows_from(world, sender, into));
 }
 
 /// Traffic in a world.
@@ -171,13 +171,13 @@ const DATAGRAMS: std::ops::RangeInclusive<u16> = 576..=65_507;
 /// Returns the recipe of a session, with its entry's law and report interval.
 fn recipe(entry: &SessionEntry, index: usize) -> Result<Recipe, Fault> {
     let mut recipe = recipe_of(&entry.recipe, &entry.set, ("session", index))?;
-    let own = [
+    let session_fields = [
         ("controller", "rate_control.controller", entry.controller.clone()),
         ("rate", "rate_control.rate", entry.rate.map(|rate| rate.0.exact())),
         ("chunk", "object.chunk", entry.chunk.map(|chunk| chunk.0.exact())),
         ("feedback", "bitmap_ack.interval", entry.feedback.map(|span| span.0.exact())),
     ];
-    for (field, key, value) in own {
+    for (field, key, value) in session_fields {
         let Some(value) = value else { continue };
         let set = recipe.set(key, &value);
         set.map_err(|error| Fault::of("session", index, field, error.to_string()))?;
@@ -215,7 +215,7 @@ fn add_switches(
             .map_err(|error| Fault::of("session", index, "switch", error.to_string()))?;
         world.at(Time::ZERO + entry.start.0 + switch.at.0, move |world| {
             let now = world.now();
-            if let Some(node) = world.node_mut::<Late<Sender>>(sender) {
+            if let Some(node) = world.node_mut::<ClockedNode<Sender>>(sender) {
                 node.machine_mut().switch_law(now, law.clone());
             }
         });
@@ -233,7 +233,7 @@ fn add_application(world: &mut World, sender: NodeId, application: &Arc<Applicat
             action(&application);
             if pauses {
                 // Wakes the sender, which may have no deadline.
-                world.node_mut::<Late<Sender>>(sender);
+                world.node_mut::<ClockedNode<Sender>>(sender);
             }
         });
     };
@@ -248,7 +248,7 @@ fn add_application(world: &mut World, sender: NodeId, application: &Arc<Applicat
 }
 
 /// Interval at which storage reads or writes.
-const STORED_EACH: Span = Span::from_millis(2);
+const STORE_INTERVAL: Span = Span::from_millis(2);
 
 /// Lets storage read or write at `rate` from now on, and wakes the end of the session that waits for it.
 fn run_storage<M>(world: &mut World, end: NodeId, storage: Arc<Application>, rate: Rate, since: Time)
@@ -259,8 +259,8 @@ where
     let bytes = rate.bytes_in(world.now().since(since));
     let Some(stored) = &storage.stored else { return };
     stored.store(bytes, Ordering::Relaxed);
-    world.node_mut::<Late<M>>(end);
-    let next = world.now() + STORED_EACH;
+    world.node_mut::<ClockedNode<M>>(end);
+    let next = world.now() + STORE_INTERVAL;
     world.at(next, move |world| run_storage::<M>(world, end, storage, rate, since));
 }
 
@@ -270,12 +270,12 @@ fn add_clock_jumps(world: &mut World, (sender, receiver): (NodeId, NodeId), entr
             let now = world.now();
             match jump.end {
                 SessionEnd::Sender => {
-                    if let Some(end) = world.node_mut::<Late<Sender>>(sender) {
+                    if let Some(end) = world.node_mut::<ClockedNode<Sender>>(sender) {
                         end.jump(now, jump.by.0);
                     }
                 }
                 SessionEnd::Receiver => {
-                    if let Some(end) = world.node_mut::<Late<Receiver>>(receiver) {
+                    if let Some(end) = world.node_mut::<ClockedNode<Receiver>>(receiver) {
                         end.jump(now, jump.by.0);
                     }
                 }
@@ -372,12 +372,12 @@ impl Machines {
         if entry.truth {
             sender = sender.with_verdict(Sender::on_verdict);
         }
-        let sender = world.add_node(&entry.name, Late::new(start, sender));
+        let sender = world.add_node(&entry.name, ClockedNode::new(start, sender));
         let received = |machine: &Receiver| Some(machine.stats().object_bytes);
         let receiver = SessionNode::new(self.receiver)
             .with_progress(received)
             .with_host_sample(Receiver::on_host_sample);
-        let receiver = world.add_node(&format!("{} receiver", entry.name), Late::new(start, receiver));
+        let receiver = world.add_node(&format!("{} receiver", entry.name), ClockedNode::new(start, receiver));
         add_application(world, sender, &self.application, entry);
         let (application, storage) = (self.application, self.storage);
         if let Some(rate) = entry.reads {
@@ -498,8 +498,8 @@ fn add_tcp(world: &mut World, name: &str, tcp: &TcpEntry) -> (NodeId, NodeId) {
     }
     let sender = TcpSender::new(config);
     let start = Time::ZERO + tcp.start.0;
-    let source = world.add_node(name, Late::new(start, SessionNode::new(sender)));
+    let source = world.add_node(name, ClockedNode::new(start, SessionNode::new(sender)));
     let progress = |machine: &TcpReceiver| Some(machine.in_order() * u64::from(MSS));
     let receiver = SessionNode::new(TcpReceiver::new(TcpReceiverConfig::default())).with_progress(progress);
-    (source, world.add_node(&format!("{name} end"), Late::new(Time::ZERO, receiver)))
+    (source, world.add_node(&format!("{name} end"), ClockedNode::new(Time::ZERO, receiver)))
 }

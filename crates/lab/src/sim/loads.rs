@@ -30,7 +30,7 @@ pub(super) fn load_of(entry: &LoadEntry) -> Result<Load, String> {
 /// Rejects fields that do not apply to the kind of load.
 fn check_fields(entry: &LoadEntry) -> Result<(), String> {
     let kind = entry.kind;
-    let given = [
+    let fields = [
         ("nice", entry.nice.is_some(), LoadKind::Computation),
         ("sleep_average", entry.sleep_average.is_some(), LoadKind::Computation),
         ("packets_per_second", entry.packets_per_second.is_some(), LoadKind::Forwarding),
@@ -45,7 +45,7 @@ fn check_fields(entry: &LoadEntry) -> Result<(), String> {
         ("every", entry.every.is_some() && kind != LoadKind::Quota, LoadKind::Suspension),
         ("stop", entry.stop.is_some(), LoadKind::Suspension),
     ];
-    match given.into_iter().find(|(_, is_given, of)| *is_given && *of != kind) {
+    match fields.into_iter().find(|(_, is_set, of)| *is_set && *of != kind) {
         Some((field, _, of)) => Err(format!("`{field}` is for loads of the kind `{}`", name(of))),
         None => Ok(()),
     }
@@ -116,7 +116,7 @@ fn generator(entry: &LoadEntry) -> Result<Load, String> {
     let usual = Load::papers();
     let Load::Generator { most, run, pause, inherited } = usual else { return Ok(usual) };
     let bounds =
-        |given: Option<[Text<Span>; 2]>, usual| given.map_or(usual, |[least, most]| (least.0, most.0));
+        |bounds: Option<[Text<Span>; 2]>, usual| bounds.map_or(usual, |[least, most]| (least.0, most.0));
     let (run, pause) = (bounds(entry.runs, run), bounds(entry.pauses, pause));
     if run.0 > run.1 || pause.0 > pause.1 || run.0 == Span::ZERO {
         return Err("`runs` and `pauses` are the shortest and the longest; runs are above zero".to_owned());

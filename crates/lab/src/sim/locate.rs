@@ -88,15 +88,15 @@ fn span_of(text: &str, field: &[Step]) -> Option<Range<usize>> {
 
 /// Returns the field whose key or value is at offset `at`.
 fn field_at(text: &str, at: usize) -> Vec<Step> {
-    fn descend(value: &Spanned<DeValue<'_>>, at: usize, into: &mut Vec<Step>) {
+    fn find_steps(value: &Spanned<DeValue<'_>>, at: usize, into: &mut Vec<Step>) {
         match value.get_ref() {
-            DeValue::Table(table) => within(table, at, into),
+            DeValue::Table(table) => find_in_table(table, at, into),
             DeValue::Array(list) => {
                 // Entries of `[[name]]` are not contiguous: takes the last one that starts before the offset.
                 let found = list.iter().enumerate().rfind(|(_, v)| v.span().start <= at);
                 if let Some((index, value)) = found {
                     into.push(Step::At(index));
-                    descend(value, at, into);
+                    find_steps(value, at, into);
                 }
             }
             _ => {}
@@ -111,18 +111,18 @@ fn field_at(text: &str, at: usize) -> Vec<Step> {
             _ => value.span().contains(&at),
         }
     }
-    fn within(table: &DeTable<'_>, at: usize, into: &mut Vec<Step>) {
+    fn find_in_table(table: &DeTable<'_>, at: usize, into: &mut Vec<Step>) {
         let found = table.iter().find(|(key, value)| key.span().contains(&at) || covers(value, at));
         if let Some((key, value)) = found {
             into.push(Step::Key(key.get_ref().to_string()));
             if !key.span().contains(&at) {
-                descend(value, at, into);
+                find_steps(value, at, into);
             }
         }
     }
     let mut field = Vec::new();
     if let Ok(root) = DeTable::parse(text) {
-        within(root.get_ref(), at, &mut field);
+        find_in_table(root.get_ref(), at, &mut field);
     }
     field
 }

@@ -31,7 +31,7 @@ use toml::{Table, Value};
 use crate::problem::{Problem, While};
 pub(crate) use checks::{Measure, Subject};
 use locate::{Fault, Step};
-pub(crate) use report::{KeptWindow, RunReport};
+pub(crate) use report::{RecordedWindow, RunReport};
 pub(crate) use run::{Job, Recorded, run_all};
 pub(crate) use shipped::run_shipped;
 pub(crate) use sweep::{Axis, Values, combinations, set, take_axes};
@@ -139,14 +139,14 @@ impl Plan {
                 locate::problem_at(&self.file, &self.text, &Fault { field, message })
             })?;
         }
-        let given =
+        let run_values =
             || values.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ");
         let scenario: Scenario = if values.is_empty() {
             toml::from_str(&self.text).map_err(|error| locate::unreadable(&self.file, &self.text, &error))?
         } else {
             Value::Table(table).try_into().map_err(|error: toml::de::Error| {
                 let message = error.to_string().trim().replace('\n', " ");
-                Problem::usage(format!("{}: with {}: {message}", self.file.display(), given()), "")
+                Problem::usage(format!("{}: with {}: {message}", self.file.display(), run_values()), "")
             })?
         };
         let built =
@@ -184,9 +184,9 @@ pub(crate) fn prepare(scenario: Table, values: Values) -> Result<Job, String> {
 fn print_problems(file: &Path, runs: &[RunReport]) {
     for run in runs.iter().filter(|run| !run.passed) {
         let values = run.values.iter().map(|(key, value)| format!("{key} = {value}"));
-        let given =
+        let run_values =
             std::iter::once(format!("seed {}", run.seed)).chain(values).collect::<Vec<_>>().join(", ");
-        let place = format!("{} ({given})", file.display());
+        let place = format!("{} ({run_values})", file.display());
         for problem in &run.problems {
             eprintln!("haul-lab: {place}: {problem}");
         }

@@ -19,8 +19,8 @@ use super::scenario::{CheckEntry, Scenario};
 use super::service::ServiceReport;
 use super::sweep::Values;
 pub(super) use real::Real;
-pub(crate) use verdicts::KeptWindow;
-use verdicts::{limit, names_limit};
+pub(crate) use verdicts::RecordedWindow;
+use verdicts::{is_limit, limit};
 
 /// Results of one run.
 #[derive(Debug, Serialize)]
@@ -116,7 +116,7 @@ pub(super) struct DiagnosisReport {
     virtual_goodput_unaware_bps: Option<f64>,
     /// Windows with losses, if kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    kept: Vec<KeptWindow>,
+    kept: Vec<RecordedWindow>,
     /// Share of lost packets that each published discriminator attributes to congestion, if enabled.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     discriminators: BTreeMap<&'static str, f64>,
@@ -141,10 +141,10 @@ impl DiagnosisReport {
             lost_by_random: attributed.of(Cause::Random),
             lost_by_outage: attributed.of(Cause::Outage),
             lost_inconclusive: attributed.of(Cause::Inconclusive),
-            attributed: share(right, attributed.whole().max(dropped.whole())),
+            attributed: share(right, attributed.total().max(dropped.total())),
             virtual_goodput_bps: driven.map(|driven| driven.with),
             virtual_goodput_unaware_bps: driven.map(|driven| driven.without),
-            kept: session.kept.as_ref().map(|kept| KeptWindow::all(kept, truth)).unwrap_or_default(),
+            kept: session.kept.as_ref().map(|kept| RecordedWindow::all(kept, truth)).unwrap_or_default(),
             discriminators: session.watched.as_ref().map(Watched::shares).unwrap_or_default(),
         }
     }
@@ -258,7 +258,7 @@ impl RunReport {
             passed: true,
         };
         let checks = scenario.check.iter().zip(&built.conditions);
-        report.checks = checks.map(|(check, condition)| report.judge(check, condition)).collect();
+        report.checks = checks.map(|(check, condition)| report.evaluate(check, condition)).collect();
         if !report.adds_up {
             report.problems.push("the packets do not add up: a bug in the simulator".to_owned());
         }
@@ -275,7 +275,7 @@ impl RunReport {
     }
 
     /// Returns the seed and values of the run as text.
-    pub(crate) fn given(&self) -> String {
+    pub(crate) fn run_values(&self) -> String {
         let values = self.values.iter().map(|(key, value)| format!(", {key} = {value}"));
         std::iter::once(format!("seed {}", self.seed)).chain(values).collect()
     }
@@ -291,7 +291,7 @@ impl RunReport {
         if counts.is_empty() { "no drops".to_owned() } else { counts.join(", ") }
     }
 
-    fn judge(&self, check: &CheckEntry, condition: &Condition) -> CheckReport {
+    fn evaluate(&self, check: &CheckEntry, condition: &Condition) -> CheckReport {
         let (subject, name) = match (&check.session, &check.service, &check.traffic, &check.path) {
             (Some(name), ..) => (Subject::Session, name.as_str()),
             (_, Some(name), ..) => (Subject::Service, name.as_str()),
@@ -300,7 +300,7 @@ impl RunReport {
             _ => (Subject::Run, ""),
         };
         let of = format!("{} {name}", subject.name()).trim_end().to_owned();
-        condition.judge(of, &check.that, self.value(subject, name, condition.measure))
+        condition.evaluate(of, &check.that, self.value(subject, name, condition.measure))
     }
 
     /// Returns the recorded series with this name (`law_bps.bulk`, `goodput_bps.bulk receiver`,
@@ -333,7 +333,7 @@ impl RunReport {
     }
 
     /// Returns the kept windows of its sessions.
-    pub(crate) fn windows(&self) -> impl Iterator<Item = &KeptWindow> {
+    pub(crate) fn windows(&self) -> impl Iterator<Item = &RecordedWindow> {
         self.sessions.iter().flat_map(|session| &session.diagnosis.kept)
     }
 
@@ -380,7 +380,7 @@ impl RunReport {
             "virtual_goodput" => session.diagnosis.virtual_goodput_bps?,
             "virtual_goodput_unaware" => session.diagnosis.virtual_goodput_unaware_bps?,
             name if name.starts_with("limited_by_") => {
-                f64::from(u8::from(names_limit(name, session.limited_by.as_deref()?)))
+                f64::from(u8::from(is_limit(name, session.limited_by.as_deref()?)))
             }
             "drops" => drops(&session.data, measure.reason),
             "drops_back" => drops(&session.feedback, measure.reason),

@@ -31,10 +31,10 @@ pub(crate) struct Job {
 impl Built {
     /// Whether everything that the run waits for has happened; false if it waits for nothing.
     pub(super) fn is_over(&self) -> bool {
-        self.over_in(&self.world)
+        self.is_over_in(&self.world)
     }
 
-    fn over_in(&self, world: &World) -> bool {
+    fn is_over_in(&self, world: &World) -> bool {
         let mut waits = self.sessions.len() + self.services.len();
         if waits == 0 {
             waits = self.traffic.iter().filter(|traffic| traffic.ends.is_some()).count();
@@ -67,7 +67,7 @@ impl Job {
     fn run(mut self) -> RunReport {
         let cap = Time::ZERO + self.scenario.cap.0;
         let mut world = std::mem::replace(&mut self.built.world, World::new(0));
-        let ended = world.run_while(cap, |world| !self.built.over_in(world));
+        let ended = world.run_while(cap, |world| !self.built.is_over_in(world));
         self.built.world = world;
         RunReport::new(&self.scenario, &self.values, &self.built, ended)
     }

@@ -8,7 +8,7 @@ use haul_sim::{FlowId, FlowTruth, NodeId, SessionNode, World, WorldError};
 use haul_stack::{SendError, SendOptions, Setup, Stack, StackEvent, StackStats};
 use serde::Serialize;
 
-use super::ends::{Late, keys, node};
+use super::ends::{ClockedNode, keys, node};
 use super::locate::Fault;
 use super::scenario::ServiceEntry;
 use super::site::{PORT, Site, recipe_of, ways};
@@ -27,7 +27,7 @@ const DATAGRAM: u16 = 1_472;
 struct Sender {
     stack: Stack,
     body: Vec<u8>,
-    left: u64,
+    remaining: u64,
     every: Option<Span>,
     next_at: Time,
     last_sent: Time,
@@ -35,18 +35,18 @@ struct Sender {
 
 impl Sender {
     fn send_due(&mut self, now: Time) {
-        while self.left > 0
+        while self.remaining > 0
             && self.next_at <= now
             && (self.every.is_some() || self.stack.queued_bytes() < AHEAD)
         {
             self.body[..STAMP].copy_from_slice(&now.as_nanos().to_be_bytes());
             match self.stack.send(now, &self.body, SendOptions::default()) {
-                Ok(_) => self.left -= 1,
+                Ok(_) => self.remaining -= 1,
                 Err(SendError::Full(_)) => {
                     self.next_at = now + Span::from_millis(1);
                     return;
                 }
-                Err(_) => self.left = 0,
+                Err(_) => self.remaining = 0,
             }
             self.last_sent = now;
             self.next_at += self.every.unwrap_or(Span::ZERO);
@@ -75,9 +75,9 @@ impl Machine for Sender {
     }
 
     fn deadline(&self) -> Option<Deadline> {
-        let own = Deadline { at: self.next_at, reason: DeadlineReason::Timer };
-        let clocked = self.left > 0 && (self.every.is_some() || self.next_at > self.last_sent);
-        Deadline::earlier(self.stack.deadline(), clocked.then_some(own))
+        let message_deadline = Deadline { at: self.next_at, reason: DeadlineReason::Timer };
+        let has_timer = self.remaining > 0 && (self.every.is_some() || self.next_at > self.last_sent);
+        Deadline::earlier(self.stack.deadline(), has_timer.then_some(message_deadline))
     }
 }
 
@@ -179,7 +179,7 @@ impl Service {
         node::<Sender>(world, self.sender).is_some_and(|node| {
             let sender = node.machine();
             let rested = world.now().since(sender.last_sent) >= REST;
-            sender.stack.has_failed() || (sender.left == 0 && sender.stack.unfinished() == 0 && rested)
+            sender.stack.has_failed() || (sender.remaining == 0 && sender.stack.unfinished() == 0 && rested)
         })
     }
 
@@ -253,15 +253,15 @@ pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntr
     let sender = Sender {
         stack: make(true)?,
         body: vec![0; size],
-        left: entry.messages,
+        remaining: entry.messages,
         every,
         next_at: start,
         last_sent: start,
     };
     let receiver = Receiver { stack: theirs, bytes: 0, delays: Vec::new(), first: None, last: start };
     let progress = |machine: &Receiver| Some(machine.bytes);
-    let sender = site.world.add_node(&entry.name, Late::new(start, SessionNode::new(sender)));
-    let receiver_node = Late::new(start, SessionNode::new(receiver).with_progress(progress));
+    let sender = site.world.add_node(&entry.name, ClockedNode::new(start, SessionNode::new(sender)));
+    let receiver_node = ClockedNode::new(start, SessionNode::new(receiver).with_progress(progress));
     let receiver = site.world.add_node(&format!("{} receiver", entry.name), receiver_node);
     site.place(receiver, entry.host.as_ref(), ("service", index, "host"))?;
     let wrong = |error: WorldError| fault("path", error.to_string());

@@ -51,8 +51,8 @@ pub(crate) fn run_shipped(out: &Path, jobs: Option<u16>) -> Result<Outcome, Prob
         outcome.row("scenarios", json!({ "scenario": name, "passed": passed, "runs": runs.len() }));
         let report = out.join(format!("{name}.json"));
         let text = serde_json::to_vec(&runs).map_err(std::io::Error::from);
-        let doing = format!("cannot write {}", report.display());
-        fs::write(&report, text.while_doing(&doing)?).while_doing(&doing)?;
+        let context = format!("cannot write {}", report.display());
+        fs::write(&report, text.while_doing(&context)?).while_doing(&context)?;
     }
     Ok(outcome)
 }

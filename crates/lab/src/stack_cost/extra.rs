@@ -37,12 +37,12 @@ fn extra_events(count: usize, declaration: &mut Declaration<'_>) -> Vec<BatchEve
 
 /// Raises extra events with every batch, each of which a [`Reader`] handles.
 #[derive(Debug)]
-struct Raiser {
+struct EventRaiser {
     events: Vec<BatchEvent>,
     count: usize,
 }
 
-impl MicroProtocol for Raiser {
+impl MicroProtocol for EventRaiser {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.events = extra_events(self.count, declaration);
     }
@@ -85,8 +85,8 @@ impl MicroProtocol for Reader {
         self.sum = self.sum.wrapping_add(batch.values(attribute).map(u64::from).sum());
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&self.sum);
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&self.sum);
     }
 }
 
@@ -115,9 +115,9 @@ impl MicroProtocol for Attributes {
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
         // Seven per pass, as H-CTP measured.
-        let (sevens, singles) = self.places.as_chunks::<7>();
+        let (groups_of_seven, singles) = self.places.as_chunks::<7>();
         if event == BatchEvent::SEGMENT_FROM_USER {
-            for &seven in sevens {
+            for &seven in groups_of_seven {
                 batch.set_each(0..batch.len(), seven, |i| [i as u32; 7]);
             }
             for &attribute in singles {
@@ -125,13 +125,13 @@ impl MicroProtocol for Attributes {
             }
             return;
         }
-        let seven = sevens.iter().map(|&seven| batch.values(seven).map(sum).sum::<u64>());
+        let seven = groups_of_seven.iter().map(|&seven| batch.values(seven).map(sum).sum::<u64>());
         let single = singles.iter().map(|&attribute| batch.values(attribute).map(u64::from).sum::<u64>());
         self.sum = self.sum.wrapping_add(seven.chain(single).sum());
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&self.sum);
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&self.sum);
     }
 }
 
@@ -167,7 +167,7 @@ fn registry() -> Registry {
         parameters: CountConfig::PARAMETERS,
         ..Registration::new("raiser", 1, "raises further events", |parameters, _| {
             let CountConfig { count } = parameters.read();
-            Ok(Box::new(Raiser { events: Vec::new(), count }))
+            Ok(Box::new(EventRaiser { events: Vec::new(), count }))
         })
     });
     registry.register(Registration {
@@ -195,9 +195,9 @@ fn registry() -> Registry {
 }
 
 /// Endless messages of one size; their bytes are whatever the packet buffer holds.
-struct Endless(usize);
+struct EndlessSource(usize);
 
-impl MessageSource for Endless {
+impl MessageSource for EndlessSource {
     fn next(&mut self, _: Time, into: &mut [u8]) -> Option<usize> {
         (into.len() >= self.0).then_some(self.0)
     }
@@ -243,7 +243,7 @@ pub(super) fn stack(extra: Extra, size: Option<usize>, counter: Counter) -> Resu
     let mut ends = Ends::default();
     match size {
         Some(size) if extra.messages == Messages::Pulled => {
-            ends.message_source = Some(Box::new(Endless(size)));
+            ends.message_source = Some(Box::new(EndlessSource(size)));
         }
         Some(_) => {}
         None => ends.message_sink = Some(Box::new(counter)),
@@ -251,7 +251,7 @@ pub(super) fn stack(extra: Extra, size: Option<usize>, counter: Counter) -> Resu
     let setup =
         Setup { identity: 7, datagram: DATAGRAM, initiator: size.is_some(), ends, ..Setup::new(Time::ZERO) };
     let mut stack = Stack::new(compiled, setup)?;
-    if extra.messages == Messages::PushedWithoutPool {
+    if extra.messages == Messages::PushedUnpooled {
         stack.set_pooled_buffers(0);
     }
     Ok(stack)

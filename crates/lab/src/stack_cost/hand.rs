@@ -11,13 +11,13 @@ const BATCH: usize = 64;
 
 /// Writes batches.
 #[derive(Debug, Default)]
-pub(super) struct HandSender {
+pub(super) struct HandWrittenSender {
     pn: u64,
     message: u32,
     place: usize,
 }
 
-impl HandSender {
+impl HandWrittenSender {
     /// Fills `slot`. Returns the bytes used, and the size of every packet but the last.
     pub(super) fn fill(&mut self, slot: &mut [u8], size: usize) -> (usize, usize) {
         let (mut used, mut stride) = (0, 0);

@@ -11,7 +11,7 @@ use haul_stack::{SendOptions, Stack};
 use serde_json::json;
 
 use super::extra::{Counter, stack};
-use super::hand::{HandSender, read};
+use super::hand::{HandWrittenSender, read};
 use super::modes::{Extra, Messages, Mode};
 use crate::outcome::Outcome;
 
@@ -20,13 +20,13 @@ const ROUNDS: usize = 41;
 
 /// Both ends of one mode.
 enum Ends {
-    Hand(HandSender),
+    HandWritten(HandWrittenSender),
     Stacks(Box<Stack>, Box<Stack>, Messages),
 }
 
 impl Ends {
     fn new(mode: Mode, size: usize) -> Result<Self, Box<dyn Error>> {
-        let Mode::Stack(extra) = mode else { return Ok(Self::Hand(HandSender::default())) };
+        let Mode::Stack(extra) = mode else { return Ok(Self::HandWritten(HandWrittenSender::default())) };
         let sender = stack(extra, Some(size), Counter::default())?;
         let receiver = stack(extra, None, Counter::default())?;
         Ok(Self::Stacks(Box::new(sender), Box::new(receiver), extra.messages))
@@ -35,7 +35,7 @@ impl Ends {
     /// Writes a batch. Returns its bytes and stride.
     fn write(&mut self, slot: &mut [u8], message: &[u8]) -> Result<(usize, usize), Box<dyn Error>> {
         match self {
-            Self::Hand(hand) => Ok(hand.fill(slot, message.len())),
+            Self::HandWritten(hand) => Ok(hand.fill(slot, message.len())),
             Self::Stacks(sender, _, messages) => {
                 while *messages != Messages::Pulled && sender.queued_bytes() < 2 * SLOT + message.len() {
                     sender.send(Time::ZERO, message, SendOptions::default())?;
@@ -48,7 +48,7 @@ impl Ends {
 
     fn read(&mut self, data: &mut [u8], stride: usize) {
         match self {
-            Self::Hand(_) => {
+            Self::HandWritten(_) => {
                 black_box(read(data, stride));
             }
             Self::Stacks(_, receiver, _) => {
@@ -89,7 +89,7 @@ pub(super) fn measure(size: usize, outcome: &mut Outcome) -> Result<(), Box<dyn 
     let stack = |raises, attributes| Mode::Stack(Extra { raises, attributes, ..Extra::default() });
     let pushed = Mode::Stack(Extra { messages: Messages::Pushed, ..Extra::default() });
     let modes = [
-        ("by hand", Mode::Hand),
+        ("by hand", Mode::HandWritten),
         ("base", stack(0, 0)),
         ("9 more raises", stack(9, 0)),
         ("7 more attributes", stack(0, 7)),

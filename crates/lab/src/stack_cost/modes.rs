@@ -5,7 +5,7 @@ use std::str::FromStr;
 /// Code under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    Hand,
+    HandWritten,
     Stack(Extra),
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Messages {
     /// Queued in buffers from the pool.
     Pushed,
     /// Queued in newly allocated buffers.
-    PushedWithoutPool,
+    PushedUnpooled,
 }
 
 impl FromStr for Mode {
@@ -37,13 +37,13 @@ impl FromStr for Mode {
         let (name, number) = text.split_once('=').unwrap_or((text, "0"));
         let number = number.parse().map_err(|_| format!("`{number}` is no number"))?;
         let extra = match name {
-            "hand" => return Ok(Self::Hand),
+            "hand" => return Ok(Self::HandWritten),
             "base" => Extra::default(),
             "raises" => Extra { raises: number, ..Extra::default() },
             "attributes" => Extra { attributes: number, ..Extra::default() },
             "copies" => Extra { copies: number, ..Extra::default() },
             "push" => Extra { messages: Messages::Pushed, ..Extra::default() },
-            "push-no-pool" => Extra { messages: Messages::PushedWithoutPool, ..Extra::default() },
+            "push-no-pool" => Extra { messages: Messages::PushedUnpooled, ..Extra::default() },
             _ => {
                 return Err(
                     "the modes are hand, base, raises=N, attributes=N, copies=N, push and push-no-pool"

@@ -10,7 +10,7 @@ use haul_stack::{SendError as Refused, SendOptions, Stack};
 use haul_udp::{FullQueue, Interest, Options, SendError, UdpSocket};
 
 use super::extra::{Counter, stack};
-use super::hand::{HandSender, read};
+use super::hand::{HandWrittenSender, read};
 use super::modes::{Messages, Mode};
 
 /// Maximum wait for a full socket before it is tried again.
@@ -19,13 +19,13 @@ const SLOT: usize = 65_507;
 
 /// The reading end.
 pub(super) enum Reading {
-    Hand(u64),
+    HandWritten(u64),
     Stack(Box<Stack>, Counter),
 }
 
 impl Reading {
     pub(super) fn new(mode: Mode) -> Result<Self, Box<dyn Error>> {
-        let Mode::Stack(extra) = mode else { return Ok(Self::Hand(0)) };
+        let Mode::Stack(extra) = mode else { return Ok(Self::HandWritten(0)) };
         let counter = Counter::default();
         Ok(Self::Stack(Box::new(stack(extra, None, counter.clone())?), counter))
     }
@@ -33,14 +33,14 @@ impl Reading {
     /// Returns the message bytes received.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Self::Hand(bytes) => *bytes,
+            Self::HandWritten(bytes) => *bytes,
             Self::Stack(_, counter) => counter.0.load(Ordering::Relaxed),
         }
     }
 
     pub(super) fn take(&mut self, data: &mut [u8], stride: usize, start: Instant) {
         match self {
-            Self::Hand(bytes) => *bytes += read(data, stride),
+            Self::HandWritten(bytes) => *bytes += read(data, stride),
             Self::Stack(stack, _) => {
                 let path = haul_base::PathId::default();
                 let mut received =
@@ -56,7 +56,7 @@ fn since(start: Instant) -> Time {
 }
 
 enum Writing {
-    Hand(HandSender),
+    HandWritten(HandWrittenSender),
     Stack(Box<Stack>, Messages),
 }
 
@@ -74,7 +74,7 @@ impl Sending {
         let socket = UdpSocket::bind(SocketAddr::new(any, 0), &Options::default())?;
         socket.connect(to)?;
         let writing = match mode {
-            Mode::Hand => Writing::Hand(HandSender::default()),
+            Mode::HandWritten => Writing::HandWritten(HandWrittenSender::default()),
             Mode::Stack(extra) => {
                 Writing::Stack(Box::new(stack(extra, Some(size), Counter::default())?), extra.messages)
             }
@@ -87,7 +87,7 @@ impl Sending {
         let begin = Instant::now();
         while begin.elapsed() < time {
             let (len, stride) = match &mut self.writing {
-                Writing::Hand(hand) => hand.fill(&mut self.slot, self.message.len()),
+                Writing::HandWritten(hand) => hand.fill(&mut self.slot, self.message.len()),
                 Writing::Stack(stack, messages) => {
                     let now = since(start);
                     if *messages != Messages::Pulled {
@@ -98,7 +98,7 @@ impl Sending {
                     (transmit.len, transmit.segment_size)
                 }
             };
-            put(&mut self.socket, &self.slot[..len], stride)?;
+            send_batch(&mut self.socket, &self.slot[..len], stride)?;
         }
         Ok(())
     }
@@ -116,7 +116,7 @@ fn push(stack: &mut Stack, now: Time, message: &[u8]) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-fn put(socket: &mut UdpSocket, slot: &[u8], stride: usize) -> Result<(), Box<dyn Error>> {
+fn send_batch(socket: &mut UdpSocket, slot: &[u8], stride: usize) -> Result<(), Box<dyn Error>> {
     loop {
         match socket.send(slot, stride, Ecn::NotEct) {
             Ok(_) => return Ok(()),

@@ -9,7 +9,7 @@ use super::values::{self, Bursts, Policing, QueueSize, Reorder, Share};
 
 /// New value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum What {
+pub(super) enum Setting {
     Rtt(Span),
     Rate(Rate),
     Queue(QueueSize),
@@ -28,7 +28,7 @@ pub(super) enum What {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Change {
     text: String,
-    pub(super) what: What,
+    pub(super) setting: Setting,
     pub(super) ways: &'static [Way],
 }
 
@@ -54,26 +54,26 @@ impl FromStr for Change {
             _ => (key, &[Way::Forth, Way::Back]),
         };
         let span = || value.parse::<Span>().map_err(|e| e.to_string());
-        let what = match name {
-            "rtt" => What::Rtt(span()?),
-            "rate" => What::Rate(values::rate(value)?),
-            "queue" => What::Queue(value.parse()?),
-            "policer" => What::Policer(value.parse()?),
-            "loss" => What::Loss(value.parse()?),
-            "burst-loss" => What::Bursts(value.parse()?),
-            "jitter" => What::Jitter(span()?),
-            "reorder" => What::Reorder(value.parse()?),
-            "duplicate" => What::Duplicate(value.parse()?),
-            "corrupt" => What::Corrupt(value.parse()?),
-            "outage" => What::Outage(span()?),
-            "path-mtu" => What::PathMtu(values::mtu(value)?),
+        let setting = match name {
+            "rtt" => Setting::Rtt(span()?),
+            "rate" => Setting::Rate(values::rate(value)?),
+            "queue" => Setting::Queue(value.parse()?),
+            "policer" => Setting::Policer(value.parse()?),
+            "loss" => Setting::Loss(value.parse()?),
+            "burst-loss" => Setting::Bursts(value.parse()?),
+            "jitter" => Setting::Jitter(span()?),
+            "reorder" => Setting::Reorder(value.parse()?),
+            "duplicate" => Setting::Duplicate(value.parse()?),
+            "corrupt" => Setting::Corrupt(value.parse()?),
+            "outage" => Setting::Outage(span()?),
+            "path-mtu" => Setting::PathMtu(values::mtu(value)?),
             _ => {
                 return Err(format!(
                     "`{key}` cannot be changed; it must be {KEYS}, with -forth or -back for one way"
                 ));
             }
         };
-        Ok(Self { text: text.to_owned(), what, ways })
+        Ok(Self { text: text.to_owned(), setting, ways })
     }
 }
 

@@ -63,8 +63,8 @@ pub(crate) fn start(
     cpu: Option<usize>,
     command: &[OsString],
 ) -> io::Result<Child> {
-    let own = std::env::current_exe()?;
-    let mut child = Command::new(&own);
+    let program = std::env::current_exe()?;
+    let mut child = Command::new(&program);
     child.arg("enter").arg("--netns").arg(side.namespace.path());
     child.arg("--parent").arg(std::process::id().to_string());
     if let Some(cpu) = cpu {
@@ -72,7 +72,7 @@ pub(crate) fn start(
     }
     let on = |side: &Side| {
         let words: [&OsStr; 5] = [
-            own.as_os_str(),
+            program.as_os_str(),
             "enter".as_ref(),
             "--netns".as_ref(),
             &side.namespace.path().into_os_string(),

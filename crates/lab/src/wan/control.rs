@@ -44,13 +44,13 @@ pub(crate) struct Control {
 const MAX_LINE: u64 = 64 << 10;
 
 impl Control {
-    /// Listens at `path` and passes each question to `hand_over`, which returns whether it will be answered.
+    /// Listens at `path` and passes each question to `forward`, which returns whether it will be answered.
     ///
     /// # Errors
     /// If the socket cannot be created.
     pub(crate) fn open(
         path: &Path,
-        hand_over: impl Fn(Question) -> bool + Clone + Send + 'static,
+        forward: impl Fn(Question) -> bool + Clone + Send + 'static,
     ) -> Result<Self, Problem> {
         let refused = |error: &io::Error| {
             let hint = if error.kind() == io::ErrorKind::AlreadyExists {
@@ -64,8 +64,8 @@ impl Control {
         let control = Self { path: path.to_owned() };
         let accept = move || {
             for stream in listener.incoming().flatten() {
-                let hand_over = hand_over.clone();
-                let serve = move || serve(&stream, &hand_over);
+                let forward = forward.clone();
+                let serve = move || serve(&stream, &forward);
                 // Without a thread, this connection is not answered.
                 let _ = std::thread::Builder::new().name("control".to_owned()).spawn(serve);
             }
@@ -91,13 +91,13 @@ impl Drop for Control {
 }
 
 /// Answers one connection until it ends.
-fn serve(stream: &UnixStream, hand_over: &impl Fn(Question) -> bool) {
+fn serve(stream: &UnixStream, forward: &impl Fn(Question) -> bool) {
     let mut lines = BufReader::new(io::Read::take(stream, MAX_LINE));
     let mut writer = stream;
     let mut line = String::new();
     while matches!(lines.read_line(&mut line), Ok(len) if len > 0) {
         let answer = match parse(line.trim()) {
-            Ok(command) => ask(command, hand_over),
+            Ok(command) => handle(command, forward),
             Err(error) => json!({ "error": error }),
         };
         if writeln!(writer, "{answer}").is_err() {
@@ -108,10 +108,10 @@ fn serve(stream: &UnixStream, hand_over: &impl Fn(Question) -> bool) {
     }
 }
 
-fn ask(command: Command, hand_over: &impl Fn(Question) -> bool) -> Value {
+fn handle(command: Command, forward: &impl Fn(Question) -> bool) -> Value {
     let (answer, answered) = channel();
     let over = || json!({ "error": "the path has ended" });
-    if !hand_over(Question { command, answer }) {
+    if !forward(Question { command, answer }) {
         return over();
     }
     answered.recv().unwrap_or_else(|_| over())

@@ -13,7 +13,7 @@ use haul_wan::Way;
 use serde::{Deserialize, Serialize};
 
 use super::args::PathArgs;
-use super::change::{Change, What};
+use super::change::{Change, Setting};
 use super::values::{Aqm, Bursts, OutageTime, Policing, QueueSize, Reorder, Share};
 use crate::problem::Problem;
 
@@ -290,21 +290,25 @@ impl Present {
             };
             let of = |(stage, change): (&str, StageChange)| (*way, StageRef::Name(stage.to_owned()), change);
             let follows = self.queue_follows && matches!(direction.queue, QueueSize::Bdp(_));
-            steps.extend(steps_of(direction, change.what, follows).into_iter().map(of));
+            steps.extend(steps_of(direction, change.setting, follows).into_iter().map(of));
         }
         steps
     }
 }
 
 /// `queue_follows`: the queue's capacity follows the bandwidth-delay product.
-fn steps_of(direction: &mut Direction, what: What, queue_follows: bool) -> Vec<(&'static str, StageChange)> {
-    match what {
-        What::Rtt(rtt) => {
+fn steps_of(
+    direction: &mut Direction,
+    setting: Setting,
+    queue_follows: bool,
+) -> Vec<(&'static str, StageChange)> {
+    match setting {
+        Setting::Rtt(rtt) => {
             direction.rtt = rtt;
             direction.delay = rtt / 2;
             vec![("delay", StageChange::Delay(direction.delay))]
         }
-        What::Rate(rate) => {
+        Setting::Rate(rate) => {
             direction.rate = rate;
             let mut steps = vec![("bottleneck", StageChange::Rate(rate))];
             if queue_follows {
@@ -312,23 +316,23 @@ fn steps_of(direction: &mut Direction, what: What, queue_follows: bool) -> Vec<(
             }
             steps
         }
-        What::Queue(queue) => {
+        Setting::Queue(queue) => {
             direction.queue = queue;
             vec![("bottleneck", StageChange::Queue(direction.queue_spec()))]
         }
-        What::Policer(Policing(spec)) => vec![("policer", StageChange::Policer(spec))],
-        What::Loss(Share(share)) => {
+        Setting::Policer(Policing(spec)) => vec![("policer", StageChange::Policer(spec))],
+        Setting::Loss(Share(share)) => {
             direction.loss = share;
             match direction.bursts {
                 Some(Bursts::Length(mean_run)) => vec![burst_length(share, mean_run)],
                 _ => vec![("loss", StageChange::Share(share))],
             }
         }
-        What::Bursts(Bursts::Length(mean_run)) => {
+        Setting::Bursts(Bursts::Length(mean_run)) => {
             direction.bursts = Some(Bursts::Length(mean_run));
             vec![burst_length(direction.loss, mean_run)]
         }
-        What::Bursts(Bursts::Channel { begins, ends }) => {
+        Setting::Bursts(Bursts::Channel { begins, ends }) => {
             let channel = GilbertElliottSpec {
                 to_bad: begins,
                 to_good: ends,
@@ -337,16 +341,16 @@ fn steps_of(direction: &mut Direction, what: What, queue_follows: bool) -> Vec<(
             };
             vec![("gilbert_elliott", StageChange::GilbertElliott(channel))]
         }
-        What::Jitter(most) => vec![("jitter", StageChange::Jitter(Direction::jitter_spec(most)))],
-        What::Reorder(reorder) => {
+        Setting::Jitter(most) => vec![("jitter", StageChange::Jitter(Direction::jitter_spec(most)))],
+        Setting::Reorder(reorder) => {
             vec![("reordering", StageChange::Reordering(direction.reordering_spec(reorder)))]
         }
-        What::Duplicate(Share(share)) => vec![("duplication", StageChange::Share(share))],
-        What::Corrupt(Share(share)) => {
+        Setting::Duplicate(Share(share)) => vec![("duplication", StageChange::Share(share))],
+        Setting::Corrupt(Share(share)) => {
             vec![("corruption", StageChange::Corruption(CorruptionSpec { share, effect: Effect::Flip }))]
         }
-        What::Outage(length) => vec![("outages", StageChange::Outage(length))],
-        What::PathMtu(longest) => vec![("mtu", StageChange::Mtu(longest))],
+        Setting::Outage(length) => vec![("outages", StageChange::Outage(length))],
+        Setting::PathMtu(longest) => vec![("mtu", StageChange::Mtu(longest))],
     }
 }
 

@@ -44,14 +44,14 @@ pub(crate) fn wan(args: &WanArgs) -> Result<u8, Problem> {
     // Threads may exist from here on.
     let (sender, events) = channel();
     watch_signals(sender.clone())?;
-    say_swept(args, privilege);
+    print_swept(args, privilege);
     if let Some(time) = args.self_test {
         return self_test(args, privilege, time);
     }
     let seed = args.seed.unwrap_or_else(random_seed);
     let mut running = Running::start(args, plan, privilege, seed)?;
     let control = args.control.as_deref().map(|path| open_control(path, sender)).transpose()?;
-    say(args, &format!("haul-lab: seed {seed}"));
+    print_note(args, &format!("haul-lab: seed {seed}"));
     let code = serve(args, &mut running, &events)?;
     drop(control);
     running.end_processes();
@@ -66,7 +66,7 @@ fn serve(args: &WanArgs, running: &mut Running, events: &Receiver<Event>) -> Res
     }
     let mut command = match args.command.as_slice() {
         [] => {
-            say(args, &how_to_enter(running));
+            print_note(args, &enter_hint(running));
             None
         }
         words => {
@@ -88,7 +88,7 @@ fn start_server(args: &WanArgs, running: &Running, server: &str) -> Result<(), P
                 "it must stay in the foreground",
             ));
         }
-        say(args, "haul-lab: the server is not listening yet; continuing");
+        print_note(args, "haul-lab: the server is not listening yet; continuing");
     }
     // Processes left on side B are ended with the path.
     Ok(())
@@ -113,8 +113,9 @@ fn wait(
         if let Some(error) = running.failure() {
             return Err(Problem::failed(format!("the emulated path has failed: {error}"), ""));
         }
-        let timeout =
-            running.until_change().map_or(POLL_INTERVAL, |left| POLL_INTERVAL.min(Duration::from(left)));
+        let timeout = running
+            .until_change()
+            .map_or(POLL_INTERVAL, |remaining| POLL_INTERVAL.min(Duration::from(remaining)));
         match events.recv_timeout(timeout) {
             Ok(Event::Signal(SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
             // The terminal has sent SIGINT to the command too, which may handle it.
@@ -123,7 +124,7 @@ fn wait(
             }
             Ok(Event::Signal(signal)) => {
                 let is_end = command.is_none() && signal == SIGINT;
-                say(args, "haul-lab: ending");
+                print_note(args, "haul-lab: ending");
                 return Ok(if is_end { 0 } else { u8::try_from(SIGNALLED + signal).unwrap_or(1) });
             }
             Ok(Event::Question(Question { command: question, answer })) => {
@@ -145,7 +146,7 @@ fn finish(args: &WanArgs, report: Option<Report>) -> Result<(), Problem> {
     let Some(report) = report else {
         return Err(Problem::failed("there are no counters: the emulated path has failed", ""));
     };
-    say(args, &report.words());
+    print_note(args, &report.words());
     let text = || serde_json::to_string_pretty(&report).map_err(|e| Problem::failed(e.to_string(), ""));
     if let Some(file) = &args.counters {
         fs::write(file, text()? + "\n").while_doing(&format!("cannot write {}", file.display()))?;
@@ -160,10 +161,10 @@ fn finish(args: &WanArgs, report: Option<Report>) -> Result<(), Problem> {
 fn self_test(args: &WanArgs, privilege: Privilege, time: Span) -> Result<u8, Problem> {
     let print_line = |line: &selftest::Line| {
         let verdict = if line.ok { "ok" } else { "NOT REACHED" };
-        say(args, &format!("{:<46} {:<34} {:<52} {verdict}", line.what, line.wanted, line.measured));
+        print_note(args, &format!("{:<46} {:<34} {:<52} {verdict}", line.what, line.wanted, line.measured));
     };
     let seed = args.seed.unwrap_or_else(random_seed);
-    say(args, &format!("haul-lab: seed {seed}"));
+    print_note(args, &format!("haul-lab: seed {seed}"));
     let lines = selftest::run(selftest::Bench { privilege, seed, time }, print_line)?;
     if args.json {
         let text = serde_json::to_string_pretty(&lines).map_err(|e| Problem::failed(e.to_string(), ""))?;
@@ -186,20 +187,20 @@ fn watch_signals(events: Sender<Event>) -> Result<(), Problem> {
 }
 
 fn open_control(path: &std::path::Path, events: Sender<Event>) -> Result<Control, Problem> {
-    let ask = move |question| events.send(Event::Question(question)).is_ok();
-    Control::open(path, ask)
+    let handler = move |question| events.send(Event::Question(question)).is_ok();
+    Control::open(path, handler)
 }
 
-fn say(args: &WanArgs, words: &str) {
+fn print_note(args: &WanArgs, words: &str) {
     if !args.quiet {
         eprintln!("{words}");
     }
 }
 
-fn say_swept(args: &WanArgs, privilege: Privilege) {
+fn print_swept(args: &WanArgs, privilege: Privilege) {
     if privilege == Privilege::Root {
         for name in sweep(PREFIX) {
-            say(args, &format!("haul-lab: removed {name}, left by a killed run"));
+            print_note(args, &format!("haul-lab: removed {name}, left by a killed run"));
         }
     }
 }
@@ -211,7 +212,7 @@ fn random_seed() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish() % 1_000_000
 }
 
-fn how_to_enter(running: &Running) -> String {
+fn enter_hint(running: &Running) -> String {
     let sides = [(&running.world().a, "A", 0), (&running.world().b, "B", 1)];
     let mut words = vec!["haul-lab: the path is up; Ctrl-C removes it".to_owned()];
     for (side, letter, number) in sides {

@@ -144,7 +144,7 @@ impl Running {
         for (way, stage, step) in self.present.apply(change) {
             self.step(way, stage, step)?;
         }
-        self.note(change.to_string());
+        self.log_change(change.to_string());
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl Running {
         changed.map_err(|error| error.to_string())
     }
 
-    fn note(&mut self, change: String) {
+    fn log_change(&mut self, change: String) {
         self.changes.push(AppliedChange { at: self.emulator.age().as_secs_f64(), change });
     }
 
@@ -166,7 +166,7 @@ impl Running {
             Command::Stage(way, name, step) => {
                 let done = self.step(*way, StageRef::Name(name.clone()), step.clone());
                 if done.is_ok() {
-                    self.note(format!("{way:?} {name} {step:?}"));
+                    self.log_change(format!("{way:?} {name} {step:?}"));
                 }
                 done
             }

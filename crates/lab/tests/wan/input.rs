@@ -98,7 +98,7 @@ fn a_path_file_configures_every_stage() {
 }
 
 /// Runs as nobody, in a mount namespace in which `prepare` was executed.
-fn as_nobody(prepare: &str, words: &str) -> (Option<i32>, String) {
+fn run_unprivileged(prepare: &str, words: &str) -> (Option<i32>, String) {
     let directory = tempfile::tempdir_in("/tmp").unwrap();
     let program = directory.path().join("haul-lab");
     copy_program(Path::new(env!("CARGO_BIN_EXE_haul-lab")), &program);
@@ -119,7 +119,7 @@ fn without_privilege_the_missing_capability_and_the_demo_are_named() {
         return;
     }
     let closed = "mount -t tmpfs tmpfs /dev/net && mknod -m 600 /dev/net/tun c 10 200";
-    let (code, text) = as_nobody(closed, "wan -- true");
+    let (code, text) = run_unprivileged(closed, "wan -- true");
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("/dev/net/tun") && text.contains("haul demo"), "{text}");
 }
@@ -156,7 +156,7 @@ fn a_user_namespace_suffices_if_the_kernel_allows_it() {
     }
     let open = "mount -t tmpfs tmpfs /dev/net && mknod -m 666 /dev/net/tun c 10 200";
     let (code, text) =
-        as_nobody(open, "wan --rtt 2ms -q -- sh -c '$HAUL_WAN_ON_B cat /proc/net/fib_trie; id -u'");
+        run_unprivileged(open, "wan --rtt 2ms -q -- sh -c '$HAUL_WAN_ON_B cat /proc/net/fib_trie; id -u'");
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("10.201.0.2") && text.trim_end().ends_with('0'), "{text}");
 }

@@ -22,11 +22,11 @@ pub(crate) fn haul_lab() -> Command {
     command
 }
 
-/// Waits until `look` returns a value.
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// Waits until `attempt` returns a value.
+pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + TIMEOUT;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = attempt() {
             return found;
         }
         assert!(Instant::now() < end, "timed out waiting for {what}");
@@ -63,8 +63,8 @@ impl Wan {
     pub(crate) fn namespace(&self, side: char) -> PathBuf {
         let (begin, end) = (format!("haul-wan-{}-", self.child.id()), format!("-{side}"));
         let names = fs::read_dir("/run/netns").unwrap().map(|entry| entry.unwrap().file_name());
-        let is_its = |name: &String| name.starts_with(&begin) && name.ends_with(&end);
-        let name = names.filter_map(|name| name.into_string().ok()).find(is_its);
+        let is_of_process = |name: &String| name.starts_with(&begin) && name.ends_with(&end);
+        let name = names.filter_map(|name| name.into_string().ok()).find(is_of_process);
         PathBuf::from("/run/netns").join(name.unwrap())
     }
 
@@ -111,7 +111,7 @@ impl Drop for Wan {
 fn assert_adds_up(way: &Value) {
     let number = |value: &Value| value.as_u64().unwrap();
     let drops: u64 = way["drops"].as_object().unwrap().values().map(number).sum();
-    let came = number(&way["sent"]["packets"]) + number(&way["copies"]);
-    let went = number(&way["received"]["packets"]) + drops + number(&way["inside"]);
-    assert_eq!(came, went, "{way}");
+    let entered = number(&way["sent"]["packets"]) + number(&way["copies"]);
+    let accounted = number(&way["received"]["packets"]) + drops + number(&way["inside"]);
+    assert_eq!(entered, accounted, "{way}");
 }

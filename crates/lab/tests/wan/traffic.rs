@@ -87,11 +87,11 @@ fn echo(wan: &Wan, address: &'static str) -> Receiver<u64> {
     })
 }
 
-fn echo_over(own: &'static str, peer: &'static str, packets: u64) {
+fn echo_over(local: &'static str, peer: &'static str, packets: u64) {
     let wan = Wan::start("--rtt 20ms");
     let server = echo(&wan, peer);
     let client = wan.on('a', move || {
-        let socket = UdpSocket::bind((own, 0)).unwrap();
+        let socket = UdpSocket::bind((local, 0)).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         socket.connect((peer, 7)).unwrap();
         for number in 0..20u8 {
@@ -278,21 +278,21 @@ fn a_path_changes_while_it_runs() {
     let wan = Wan::start("--rate 100Mbit --change 0s:loss-back=50%");
     let stream = UnixStream::connect(wan.socket()).unwrap();
     let mut answers = BufReader::new(stream.try_clone().unwrap());
-    let mut ask = |question: &str| {
+    let mut request = |question: &str| {
         writeln!(&stream, "{question}").unwrap();
         let mut line = String::new();
         answers.read_line(&mut line).unwrap();
         serde_json::from_str::<Value>(&line).unwrap()
     };
     assert_eq!(send(&wan, 100, 200), 100);
-    assert_eq!(ask("set loss-forth=100%")["ok"], true);
+    assert_eq!(request("set loss-forth=100%")["ok"], true);
     assert_eq!(send(&wan, 100, 200), 0);
-    assert_eq!(ask("stage forth loss {\"share\": \"0%\"}")["ok"], true);
-    assert_eq!(ask("set rate=50Mbit")["ok"], true);
+    assert_eq!(request("stage forth loss {\"share\": \"0%\"}")["ok"], true);
+    assert_eq!(request("set rate=50Mbit")["ok"], true);
     assert_eq!(send(&wan, 100, 200), 100);
-    assert_eq!(ask("counters")["forth"]["drops"]["random"], 100);
-    assert!(ask("set jitter=1ms")["error"].as_str().unwrap().contains("jitter"));
-    assert!(ask("set colour=red")["error"].as_str().unwrap().contains("burst-loss"));
+    assert_eq!(request("counters")["forth"]["drops"]["random"], 100);
+    assert!(request("set jitter=1ms")["error"].as_str().unwrap().contains("jitter"));
+    assert!(request("set colour=red")["error"].as_str().unwrap().contains("burst-loss"));
     let (_, counters) = wan.end(Signal::TERM);
     assert_eq!(counters["forth"]["drops"]["random"], 100);
     assert_eq!(counters["changes"].as_array().unwrap().len(), 4, "{}", counters["changes"]);

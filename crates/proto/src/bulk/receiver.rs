@@ -72,24 +72,24 @@ pub struct ReceiverStats {
 impl ReceiverStats {
     /// Reads the counters of a stack that receives an object.
     pub fn of(stack: &Stack, host: Option<HostSample>) -> Self {
-        let counted = stack.stats();
+        let totals = stack.stats();
         let mut stats = Self {
-            rejected: counted.unauthentic + counted.violations,
+            rejected: totals.unauthentic + totals.violations,
             socket_drops: stack.arrival().socket_drops,
             host,
             ..Self::default()
         };
-        stack.statistics(|_, counted| stats.take(counted));
+        stack.statistics(|_, protocol| stats.take(protocol));
         stats
     }
 
-    fn take(&mut self, counted: &dyn ProtocolStats) {
-        if let Some(came) = counted.of::<BitmapAckStats>() {
-            (self.packets, self.datagram_bytes) = (came.packets_received, came.bytes_received);
-            (self.duplicates, self.ecn_ce) = (came.duplicates, came.ecn_ce);
-            self.feedback_sent = came.reports_sent;
+    fn take(&mut self, protocol: &dyn ProtocolStats) {
+        if let Some(reports) = protocol.of::<BitmapAckStats>() {
+            (self.packets, self.datagram_bytes) = (reports.packets_received, reports.bytes_received);
+            (self.duplicates, self.ecn_ce) = (reports.duplicates, reports.ecn_ce);
+            self.feedback_sent = reports.reports_sent;
         }
-        if let Some(object) = counted.of::<ObjectStats>() {
+        if let Some(object) = protocol.of::<ObjectStats>() {
             (self.object_bytes, self.object_len) = (object.bytes_delivered, object.length);
         }
     }

@@ -152,9 +152,9 @@ pub struct SenderStats {
 impl SenderStats {
     /// Reads the counters of a stack that sends an object.
     pub fn of(stack: &Stack) -> Self {
-        let (counted, path) = (stack.stats(), stack.path());
+        let (totals, path) = (stack.stats(), stack.path());
         let mut stats = Self {
-            rejected: counted.unauthentic + counted.violations,
+            rejected: totals.unauthentic + totals.violations,
             datagram: path.datagram,
             rtt: path.rtt,
             min_rtt: path.min_rtt,
@@ -163,31 +163,31 @@ impl SenderStats {
             law: stack.shared::<LawNow>().copied(),
             ..Self::default()
         };
-        stack.statistics(|_, counted| stats.take(counted));
+        stack.statistics(|_, protocol| stats.take(protocol));
         stats
     }
 
-    fn take(&mut self, counted: &dyn ProtocolStats) {
-        if let Some(control) = counted.of::<RateControlStats>() {
+    fn take(&mut self, protocol: &dyn ProtocolStats) {
+        if let Some(control) = protocol.of::<RateControlStats>() {
             (self.packets, self.datagram_bytes) = (control.sent.packets, control.sent.bytes);
             (self.law_switches, self.ceiling_changes) = (control.switches, control.ceiling_changes);
             self.peak_delivery_bps = control.peak_delivery.as_bps();
             (self.lost_by_cause, self.windows) = (control.lost_by_cause, control.windows);
         }
-        if let Some(&KeepObjectStats { resent, lost, acked, acked_bytes, probe_timeouts }) = counted.of() {
+        if let Some(&KeepObjectStats { resent, lost, acked, acked_bytes, probe_timeouts }) = protocol.of() {
             (self.resent, self.lost, self.acked) = (resent, lost, acked);
             (self.object_acked, self.probe_timeouts) = (acked_bytes, probe_timeouts);
         }
-        if let Some(reports) = counted.of::<BitmapAckStats>() {
+        if let Some(reports) = protocol.of::<BitmapAckStats>() {
             self.feedback = reports.reports_received;
             self.receiver_drops = reports.peer_drops;
             self.receiver_duplicates = reports.peer_duplicates;
             self.ecn_ce = reports.peer_ecn_ce;
         }
-        if let Some(object) = counted.of::<ObjectStats>() {
+        if let Some(object) = protocol.of::<ObjectStats>() {
             self.object_sent = object.bytes_sent;
         }
-        if let Some(liveness) = counted.of::<LivenessStats>() {
+        if let Some(liveness) = protocol.of::<LivenessStats>() {
             self.silent = liveness.silent;
         }
     }

@@ -30,23 +30,23 @@ fn number(body: &[u8], at: usize, len: usize) -> u64 {
 }
 
 #[derive(Debug, Default)]
-struct Sunk {
+struct SinkState {
     ranges: RangeSet,
     delivered: u64,
     complete: Option<u64>,
 }
 
-struct Sink(Arc<Mutex<Sunk>>);
+struct Sink(Arc<Mutex<SinkState>>);
 
 impl ObjectSink for Sink {
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
-        let mut sunk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sink_state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for piece in pieces {
             let len = data[piece.range.clone()].len() as u64;
             assert!(piece.offset + len <= OBJECT, "bytes behind the limit are delivered");
-            assert!(sunk.complete.is_none(), "bytes are delivered behind the end");
-            sunk.ranges.insert(piece.offset..piece.offset + len);
-            sunk.delivered += len;
+            assert!(sink_state.complete.is_none(), "bytes are delivered behind the end");
+            sink_state.ranges.insert(piece.offset..piece.offset + len);
+            sink_state.delivered += len;
         }
     }
 
@@ -55,11 +55,15 @@ impl ObjectSink for Sink {
     }
 
     fn complete(&mut self, len: u64) {
-        let mut sunk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let end = sunk.ranges.iter().last().map_or(0, |range| range.end);
+        let mut sink_state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = sink_state.ranges.iter().last().map_or(0, |range| range.end);
         assert!(end <= len && len <= OBJECT, "{end} bytes of {len}");
-        assert!(len == 0 || sunk.ranges.covers(0..len), "complete with gaps: {:?} of {len}", sunk.ranges);
-        assert_eq!(sunk.complete.replace(len), None, "completed twice");
+        assert!(
+            len == 0 || sink_state.ranges.covers(0..len),
+            "complete with gaps: {:?} of {len}",
+            sink_state.ranges
+        );
+        assert_eq!(sink_state.complete.replace(len), None, "completed twice");
     }
 }
 
@@ -81,12 +85,12 @@ fn data(body: &[u8]) -> Vec<u8> {
 /// # Panics
 /// If a rule is violated.
 pub fn bulk_receiver(bytes: &[u8]) -> bool {
-    let sunk = Arc::new(Mutex::new(Sunk::default()));
+    let sink_state = Arc::new(Mutex::new(SinkState::default()));
     let config = ReceiverConfig { feedback_interval: INTERVAL, feedback_datagram: 1_200, silence: SILENCE };
-    let receiver = Receiver::new(Time::ZERO, config, link(), Box::new(Sink(sunk.clone())));
+    let receiver = Receiver::new(Time::ZERO, config, link(), Box::new(Sink(sink_state.clone())));
     let mut driven = Driven::new(receiver);
-    for (what, body) in Steps::new(bytes).take(256) {
-        match what % 4 {
+    for (kind, body) in Steps::new(bytes).take(256) {
+        match kind % 4 {
             0 => driven.receive(&data(body)),
             1 => driven.receive(body),
             2 => driven.pass(body),
@@ -99,16 +103,16 @@ pub fn bulk_receiver(bytes: &[u8]) -> bool {
                     assert!(expected.iter().any(|words| why.starts_with(words)), "{why}");
                 }
                 ReceiverEvent::Complete(len) => {
-                    assert_eq!(sunk.lock().unwrap_or_else(PoisonError::into_inner).complete, Some(len));
+                    assert_eq!(sink_state.lock().unwrap_or_else(PoisonError::into_inner).complete, Some(len));
                 }
                 ReceiverEvent::Silent(_) => {}
             }
         }
     }
     driven.transmit();
-    let sunk = sunk.lock().unwrap_or_else(PoisonError::into_inner);
-    assert_eq!(driven.machine.stats().object_bytes, sunk.delivered);
-    !sunk.ranges.is_empty()
+    let sink_state = sink_state.lock().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(driven.machine.stats().object_bytes, sink_state.delivered);
+    !sink_state.ranges.is_empty()
 }
 
 /// A source of zeros.
@@ -203,8 +207,8 @@ pub fn bulk_sender(bytes: &[u8]) -> bool {
         driven.pass(&[0, 1]);
         driven.transmit();
     }
-    for (what, body) in Steps::new(bytes).take(256) {
-        match what % 4 {
+    for (kind, body) in Steps::new(bytes).take(256) {
+        match kind % 4 {
             0 if over_control => driven.machine.on_channel(driven.now, &feedback(body)),
             0 => driven.receive(&feedback(body)),
             1 if over_control => driven.machine.on_channel(driven.now, body),
@@ -234,11 +238,11 @@ mod tests {
     type Segment = (bool, u64, u64, usize);
 
     /// Events of a receiver that gets these segments in order.
-    fn told(segments: &[Segment]) -> Vec<ReceiverEvent> {
-        let sunk = Arc::new(Mutex::new(Sunk::default()));
+    fn received_events(segments: &[Segment]) -> Vec<ReceiverEvent> {
+        let sink_state = Arc::new(Mutex::new(SinkState::default()));
         let config =
             ReceiverConfig { feedback_interval: INTERVAL, feedback_datagram: 1_200, silence: SILENCE };
-        let mut driven = Driven::new(Receiver::new(Time::ZERO, config, link(), Box::new(Sink(sunk))));
+        let mut driven = Driven::new(Receiver::new(Time::ZERO, config, link(), Box::new(Sink(sink_state))));
         for &(fin, seq, offset, len) in segments {
             let mut packet = vec![0; 1 + DATA_BODY_LEN + len];
             packet[0] = if fin { Kind::DATA_FIN.0 } else { Kind::DATA.0 };
@@ -251,7 +255,7 @@ mod tests {
     #[test]
     fn objects_with_gaps_are_incomplete_for_any_sequence_numbers() {
         let honest = [(false, 0, 0, 1_000), (false, 1, 1_000, 1_000), (true, 2, 2_000, 500)];
-        assert_eq!(told(&honest), [ReceiverEvent::Complete(2_500)]);
+        assert_eq!(received_events(&honest), [ReceiverEvent::Complete(2_500)]);
         let lies: [&[Segment]; 6] = [
             // The same bytes twice, so that the total equals the object's length.
             &[(false, 0, 0, 1_000), (false, 1, 0, 1_000), (true, 2, 2_000, 500)],
@@ -264,7 +268,7 @@ mod tests {
             &[(false, 0, 0, 1_000), (true, 0, 0, 5_000)],
         ];
         for lie in lies {
-            let events = told(lie);
+            let events = received_events(lie);
             let is_named = |event: &ReceiverEvent| matches!(event, ReceiverEvent::Failed(why) if why.contains("does not begin"));
             assert!(events.len() == 1 && events.iter().all(is_named), "{lie:?}: {events:?}");
         }

@@ -14,17 +14,17 @@ struct Checked {
 impl Checked {
     /// Feeds received bytes; they are a message's frame if `frame`. Returns false if they end the channel.
     fn receive(&mut self, body: &[u8], frame: bool) -> bool {
-        let said = frame.then(|| message(body)).flatten();
-        let Some(said) = said else { return self.feed(body) };
+        let sent_message = frame.then(|| message(body)).flatten();
+        let Some(sent_message) = sent_message else { return self.feed(body) };
         let mut bytes = Vec::new();
-        encode_frame(&said, &mut bytes).expect("what was decoded can be encoded");
-        let waited = self.channel.outgoing_frames();
-        let goes_on = self.feed(&bytes);
-        self.understood |= goes_on;
+        encode_frame(&sent_message, &mut bytes).expect("what was decoded can be encoded");
+        let waiting_before = self.channel.outgoing_frames();
+        let is_accepted = self.feed(&bytes);
+        self.understood |= is_accepted;
         let waiting = self.channel.outgoing_frames();
-        assert!(waiting <= waited + 1, "a message has more than one answer");
-        assert!(waiting <= waited.max(1) || said == ControlMessage::Close, "answers pile up");
-        goes_on
+        assert!(waiting <= waiting_before + 1, "a message has more than one answer");
+        assert!(waiting <= waiting_before.max(1) || sent_message == ControlMessage::Close, "answers pile up");
+        is_accepted
     }
 
     fn feed(&mut self, bytes: &[u8]) -> bool {
@@ -54,7 +54,7 @@ impl Checked {
     /// Takes a message for a user; the channel's own messages are not among them.
     fn take(&mut self) -> bool {
         let Some(message) = self.channel.take() else { return false };
-        let own = matches!(
+        let is_internal = matches!(
             message,
             ControlMessage::Ping(_)
                 | ControlMessage::Pong(_)
@@ -63,7 +63,7 @@ impl Checked {
                 | ControlMessage::Abort(_)
                 | ControlMessage::Transport(_)
         );
-        assert!(!own, "a user is given {message:?}");
+        assert!(!is_internal, "a user is given {message:?}");
         true
     }
 }
@@ -79,8 +79,8 @@ impl Checked {
 pub fn control_sequence(bytes: &[u8]) -> bool {
     let channel = ControlChannel::new(Time::ZERO, Timing::default());
     let mut checked = Checked { channel, decoder: FrameDecoder::new(), understood: false };
-    for (what, body) in Steps::new(bytes).take(256) {
-        match what % 6 {
+    for (kind, body) in Steps::new(bytes).take(256) {
+        match kind % 6 {
             kind @ 0..=2 => {
                 if !checked.receive(body, kind < 2) {
                     break;

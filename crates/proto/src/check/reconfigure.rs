@@ -50,9 +50,9 @@ fn stack(initiator: bool) -> Stack {
     Stack::new(compiled, setup).expect("nothing is missing")
 }
 
-fn step(driven: &mut Driven<Stack>, what: u8, body: &[u8]) {
+fn step(driven: &mut Driven<Stack>, kind: u8, body: &[u8]) {
     let now = driven.now;
-    match what % 6 {
+    match kind % 6 {
         0 => driven.receive(&negotiation(body)),
         1 => driven.receive(body),
         2 => driven.pass(body),
@@ -80,8 +80,8 @@ fn step(driven: &mut Driven<Stack>, what: u8, body: &[u8]) {
 pub fn reconfigure(bytes: &[u8]) -> bool {
     let Some((&which, steps)) = bytes.split_first() else { return false };
     let mut driven = Driven::new(stack(which % 2 == 1));
-    for (what, body) in Steps::new(steps).take(64) {
-        step(&mut driven, what, body);
+    for (kind, body) in Steps::new(steps).take(64) {
+        step(&mut driven, kind, body);
         while let Some((_, message)) = driven.machine.recv() {
             driven.machine.recycle(message);
         }

@@ -13,7 +13,7 @@ const OUTGOING_ROOM: usize = 8 << 20;
 const INCOMING_ROOM: usize = 16 << 20;
 /// While packets arrive over UDP, TCP may be silent for this many times longer: behind a queue that they keep
 /// full it backs off (RFC 6298, section 5.5).
-const BESIDE_DATA: u64 = 4;
+const DATA_TIMEOUT_FACTOR: u64 = 4;
 
 /// Ping interval and silence timeout.
 #[derive(Clone, Copy, Debug)]
@@ -58,9 +58,9 @@ pub struct ControlChannel {
     timing: Timing,
     /// Pings contain the time since then.
     started: Time,
-    last_heard: Time,
+    last_received: Time,
     /// When the peer's packets last arrived over UDP.
-    data_heard: Option<Time>,
+    data_received_at: Option<Time>,
     next_ping: Time,
 }
 
@@ -77,8 +77,8 @@ impl ControlChannel {
             round_trip: None,
             timing,
             started: now,
-            last_heard: now,
-            data_heard: None,
+            last_received: now,
+            data_received_at: None,
             next_ping: now + timing.ping,
         }
     }
@@ -149,8 +149,8 @@ impl ControlChannel {
             ControlMessage::Ping(n) => self.send_own(&ControlMessage::Pong(n)),
             ControlMessage::Pong(micros) => {
                 let sent = Span::from_micros(micros);
-                let took = now.since(self.started);
-                self.round_trip = (sent <= took).then(|| took.saturating_sub(sent)).or(self.round_trip);
+                let elapsed = now.since(self.started);
+                self.round_trip = (sent <= elapsed).then(|| elapsed.saturating_sub(sent)).or(self.round_trip);
             }
             ControlMessage::UdpSeen { size } => return Ok(MessageFor::PathProbe(size)),
             ControlMessage::Refuse(fault) | ControlMessage::Abort(fault) => return Err(fault.from_peer()),
@@ -188,12 +188,12 @@ impl ControlChannel {
 
     /// Records that something arrived over TCP.
     pub fn on_received(&mut self, now: Time) {
-        self.last_heard = now;
+        self.last_received = now;
     }
 
     /// Records that packets arrived over UDP.
     pub fn on_data_received(&mut self, now: Time) {
-        self.data_heard = Some(now);
+        self.data_received_at = Some(now);
     }
 
     /// Returns the round-trip time of the latest ping, including its time in queues.
@@ -209,10 +209,10 @@ impl ControlChannel {
     pub fn on_deadline(&mut self, now: Time, is_sending: bool) -> Result<(), Span> {
         if self.is_full() {
             // Nothing is read from the peer, so its silence means nothing.
-            self.last_heard = now;
+            self.last_received = now;
         }
         if self.lost_at() <= now {
-            return Err(now.since(self.last_heard));
+            return Err(now.since(self.last_received));
         }
         if now >= self.next_ping {
             self.next_ping = now + self.timing.ping;
@@ -231,9 +231,9 @@ impl ControlChannel {
     /// Returns when the peer is considered lost if nothing more arrives.
     fn lost_at(&self) -> Time {
         let silence = self.timing.silence;
-        let last = self.last_heard + silence * BESIDE_DATA;
-        let by_data = self.data_heard.map(|at| (at + silence).min(last));
-        by_data.into_iter().fold(self.last_heard + silence, Time::max)
+        let last = self.last_received + silence * DATA_TIMEOUT_FACTOR;
+        let by_data = self.data_received_at.map(|at| (at + silence).min(last));
+        by_data.into_iter().fold(self.last_received + silence, Time::max)
     }
 }
 
@@ -246,8 +246,8 @@ mod tests {
         let (timing, second) = (Timing::default(), Span::from_secs(1));
         let mut channel = ControlChannel::new(Time::ZERO, timing);
         let mut silence = |with_data: bool| {
-            let begun = channel.deadline();
-            channel.on_received(begun);
+            let first_deadline = channel.deadline();
+            channel.on_received(first_deadline);
             loop {
                 let now = channel.deadline();
                 if with_data {
@@ -256,13 +256,13 @@ mod tests {
                 if let Err(silence) = channel.on_deadline(now, false) {
                     return silence;
                 }
-                assert!(now.since(begun) < timing.silence * 9, "no end of it");
+                assert!(now.since(first_deadline) < timing.silence * 9, "no end of it");
             }
         };
         let (alone, beside_data) = (silence(false), silence(true));
         assert!(alone >= timing.silence && alone <= timing.silence + second, "{alone:?}");
-        assert!(beside_data >= timing.silence * BESIDE_DATA, "{beside_data:?}");
-        assert!(beside_data <= timing.silence * BESIDE_DATA + second, "{beside_data:?}");
+        assert!(beside_data >= timing.silence * DATA_TIMEOUT_FACTOR, "{beside_data:?}");
+        assert!(beside_data <= timing.silence * DATA_TIMEOUT_FACTOR + second, "{beside_data:?}");
     }
 
     #[test]

@@ -34,14 +34,14 @@ pub struct HandshakeLimiter<C> {
     limits: HandshakeLimits,
     next: u64,
     /// In the order of arrival.
-    inside: Vec<Inside<C>>,
+    admitted: Vec<Admitted<C>>,
     /// Threads that serve connections, including those of evicted connections.
     threads: usize,
 }
 
 /// A connection in the handshake.
 #[derive(Debug)]
-struct Inside<C> {
+struct Admitted<C> {
     id: u64,
     /// Client address; IPv4-mapped addresses are converted to IPv4.
     ip: IpAddr,
@@ -52,15 +52,15 @@ struct Inside<C> {
 impl<C: Clone> HandshakeLimiter<C> {
     /// Creates a limiter without connections.
     pub fn new(limits: HandshakeLimits) -> Self {
-        Self { limits, next: 0, inside: Vec::new(), threads: 0 }
+        Self { limits, next: 0, admitted: Vec::new(), threads: 0 }
     }
 
     /// Adds a connection from `ip`. Returns the connection to close for it, if there are too many, and
     /// whether to start a thread; otherwise an existing one serves it.
     pub fn accept(&mut self, ip: IpAddr, connection: C) -> (Option<C>, bool) {
         let ip = ip.to_canonical();
-        let evicted = self.victim(ip).map(|index| self.inside.remove(index).connection);
-        self.inside.push(Inside { id: self.next, ip, connection, is_served: false });
+        let evicted = self.victim(ip).map(|index| self.admitted.remove(index).connection);
+        self.admitted.push(Admitted { id: self.next, ip, connection, is_served: false });
         self.next += 1;
         let may_start = self.threads < self.limits.total.max(1);
         self.threads += usize::from(may_start);
@@ -70,7 +70,7 @@ impl<C: Clone> HandshakeLimiter<C> {
     /// Returns the connection that has waited longest for a thread, with its number. `None`: no connection is
     /// waiting, and the thread counts as ended.
     pub fn next_waiting(&mut self) -> Option<(u64, C)> {
-        let Some(waiting) = self.inside.iter_mut().find(|inside| !inside.is_served) else {
+        let Some(waiting) = self.admitted.iter_mut().find(|admitted| !admitted.is_served) else {
             self.end_thread();
             return None;
         };
@@ -85,41 +85,46 @@ impl<C: Clone> HandshakeLimiter<C> {
 
     /// Releases the slot of a connection. Returns false if it has none: it was evicted.
     pub fn leave(&mut self, id: u64) -> bool {
-        let index = self.inside.iter().position(|inside| inside.id == id);
-        index.map(|index| self.inside.remove(index)).is_some()
+        let index = self.admitted.iter().position(|admitted| admitted.id == id);
+        index.map(|index| self.admitted.remove(index)).is_some()
     }
 
     /// Removes all waiting connections because there is no thread for them, and returns their number.
-    pub fn turn_away_waiting(&mut self) -> usize {
-        let all = self.inside.len();
-        self.inside.retain(|inside| inside.is_served);
-        all - self.inside.len()
+    pub fn refuse_waiting(&mut self) -> usize {
+        let all = self.admitted.len();
+        self.admitted.retain(|admitted| admitted.is_served);
+        all - self.admitted.len()
     }
 
     /// Returns the index of the connection to evict for another one from `ip`.
     fn victim(&self, ip: IpAddr) -> Option<usize> {
         let limits = &self.limits;
-        let of_address = |inside: &&Inside<C>| inside.ip == ip;
-        let of_network = |inside: &&Inside<C>| network(inside.ip) == network(ip);
-        if self.inside.iter().filter(of_address).count() >= limits.per_address.max(1) {
-            return self.oldest_of_most(|inside| of_address(&inside));
+        let of_address = |admitted: &&Admitted<C>| admitted.ip == ip;
+        let of_network = |admitted: &&Admitted<C>| network(admitted.ip) == network(ip);
+        if self.admitted.iter().filter(of_address).count() >= limits.per_address.max(1) {
+            return self.oldest_of_busiest(|admitted| of_address(&admitted));
         }
-        if self.inside.iter().filter(of_network).count() >= limits.per_network.max(1) {
-            return self.oldest_of_most(|inside| of_network(&inside));
+        if self.admitted.iter().filter(of_network).count() >= limits.per_network.max(1) {
+            return self.oldest_of_busiest(|admitted| of_network(&admitted));
         }
-        if self.inside.len() >= limits.total.max(1) {
-            return self.oldest_of_most(|_| true);
+        if self.admitted.len() >= limits.total.max(1) {
+            return self.oldest_of_busiest(|_| true);
         }
         None
     }
 
     /// Returns, of the matching connections, the oldest of the busiest address in the busiest network.
-    fn oldest_of_most(&self, meant: impl Fn(&Inside<C>) -> bool) -> Option<usize> {
-        let networks =
-            most(self.inside.iter().filter(|inside| meant(inside)).map(|inside| network(inside.ip)));
-        let there = |inside: &&Inside<C>| meant(inside) && networks.contains(&network(inside.ip));
-        let addresses = most(self.inside.iter().filter(there).map(|inside| inside.ip));
-        self.inside.iter().position(|inside| there(&inside) && addresses.contains(&inside.ip))
+    fn oldest_of_busiest(&self, is_eligible: impl Fn(&Admitted<C>) -> bool) -> Option<usize> {
+        let networks = most(
+            self.admitted
+                .iter()
+                .filter(|admitted| is_eligible(admitted))
+                .map(|admitted| network(admitted.ip)),
+        );
+        let is_in_network =
+            |admitted: &&Admitted<C>| is_eligible(admitted) && networks.contains(&network(admitted.ip));
+        let addresses = most(self.admitted.iter().filter(is_in_network).map(|admitted| admitted.ip));
+        self.admitted.iter().position(|admitted| is_in_network(&admitted) && addresses.contains(&admitted.ip))
     }
 }
 
@@ -146,7 +151,7 @@ mod tests {
 
     const LIMITS: HandshakeLimits = HandshakeLimits { total: 4, per_network: 4, per_address: 4 };
 
-    fn come(limiter: &mut HandshakeLimiter<usize>, ip: &str, connection: usize) -> (Option<usize>, bool) {
+    fn arrive(limiter: &mut HandshakeLimiter<usize>, ip: &str, connection: usize) -> (Option<usize>, bool) {
         limiter.accept(ip.parse().unwrap(), connection)
     }
 
@@ -155,7 +160,7 @@ mod tests {
         let mut limiter = HandshakeLimiter::new(limits);
         let mut closed = vec![false; ips.len()];
         for (number, ip) in ips.iter().enumerate() {
-            if let (Some(evicted), _) = come(&mut limiter, ip, number) {
+            if let (Some(evicted), _) = arrive(&mut limiter, ip, number) {
                 closed[evicted] = true;
             }
         }
@@ -202,16 +207,16 @@ mod tests {
     fn threads_are_limited_and_new_connections_wait_for_a_free_one() {
         let mut limiter = HandshakeLimiter::new(HandshakeLimits { total: 2, ..LIMITS });
         for connection in 0..2 {
-            assert_eq!(come(&mut limiter, "192.0.2.1", connection), (None, true));
+            assert_eq!(arrive(&mut limiter, "192.0.2.1", connection), (None, true));
             assert!(limiter.next_waiting().is_some());
         }
-        assert_eq!(come(&mut limiter, "198.51.100.1", 2), (Some(0), false));
-        let waiting = limiter.inside.iter().filter(|inside| !inside.is_served).count();
-        assert_eq!((limiter.threads, limiter.inside.len(), waiting), (2, 2, 1));
+        assert_eq!(arrive(&mut limiter, "198.51.100.1", 2), (Some(0), false));
+        let waiting = limiter.admitted.iter().filter(|admitted| !admitted.is_served).count();
+        assert_eq!((limiter.threads, limiter.admitted.len(), waiting), (2, 2, 1));
         assert_eq!([limiter.leave(0), limiter.leave(1)], [false, true]);
         assert_eq!(limiter.next_waiting(), Some((2, 2)));
         assert_eq!(limiter.next_waiting(), None, "nobody waits any more");
-        assert!(limiter.leave(2) && limiter.inside.is_empty());
+        assert!(limiter.leave(2) && limiter.admitted.is_empty());
         limiter.end_thread();
         assert_eq!(limiter.threads, 0);
     }
@@ -219,11 +224,11 @@ mod tests {
     #[test]
     fn an_evicted_client_cannot_authenticate() {
         let mut limiter = HandshakeLimiter::new(HandshakeLimits { total: 1, ..LIMITS });
-        come(&mut limiter, "192.0.2.1", 0);
+        arrive(&mut limiter, "192.0.2.1", 0);
         let (client, _) = limiter.next_waiting().unwrap();
-        assert_eq!(come(&mut limiter, "192.0.2.1", 1), (Some(0), false));
+        assert_eq!(arrive(&mut limiter, "192.0.2.1", 1), (Some(0), false));
         assert!(!limiter.leave(client));
-        assert_eq!(limiter.turn_away_waiting(), 1);
-        assert!(limiter.inside.is_empty());
+        assert_eq!(limiter.refuse_waiting(), 1);
+        assert!(limiter.admitted.is_empty());
     }
 }

@@ -189,7 +189,7 @@ impl<E> Lifecycle<E> {
             Phase::Ended(_) => return None,
             Phase::Opening(opening) if opening.until <= now => return Some(Due::End(Ending::Unanswered)),
             Phase::Opening(opening) if opening.next <= now => {
-                opening.on_bare(now);
+                opening.on_bare_header(now);
                 return Some(Due::Header);
             }
             Phase::Closing(closing) if closing.next <= now => return Some(closing.due(now, rtt)),
@@ -205,14 +205,14 @@ impl<E> Lifecycle<E> {
 
     /// Returns when the next action is due; `None` once ended.
     pub fn deadline(&self) -> Option<Time> {
-        let own = match &self.phase {
+        let phase_deadline = match &self.phase {
             Phase::Ended(_) => return None,
             Phase::Opening(opening) => Some(opening.next.min(opening.until)),
             Phase::Closing(closing) => Some(closing.next),
             Phase::Running => None,
         };
         let alive = self.keep_alive.as_ref().map(|alive| alive.next);
-        [own, alive].into_iter().flatten().min()
+        [phase_deadline, alive].into_iter().flatten().min()
     }
 }
 
@@ -249,7 +249,7 @@ impl Opening {
         }
     }
 
-    fn on_bare(&mut self, now: Time) {
+    fn on_bare_header(&mut self, now: Time) {
         self.sent.get_or_insert(now);
         self.was_deferred = false;
         self.next = now + self.wait;
@@ -347,19 +347,19 @@ mod tests {
         let (mut now, rtt) = (Time::ZERO, Span::from_millis(100));
         let until = now + Span::from_secs(5);
         let mut closing = Closing::new(now, ControlFrameKind::Close, CloseReason::Graceful, Some(until));
-        let mut say = |closing: &mut Closing| {
+        let mut send_close = |closing: &mut Closing| {
             now = closing.next;
             (now, closing.next_attempt(now, rtt))
         };
-        while let (at, true) = say(&mut closing) {
+        while let (at, true) = send_close(&mut closing) {
             assert!(closing.opens() && at < until);
         }
         let mut closing =
             Closing::new(Time::ZERO, ControlFrameKind::Close, CloseReason::Graceful, Some(until));
-        (0..9).for_each(|_| assert!(say(&mut closing).1));
+        (0..9).for_each(|_| assert!(send_close(&mut closing).1));
         closing.on_known();
         assert!(!closing.opens());
-        assert_eq!((0..9).filter(|_| say(&mut closing).1).count(), 6);
+        assert_eq!((0..9).filter(|_| send_close(&mut closing).1).count(), 6);
     }
 
     #[test]
@@ -409,7 +409,7 @@ mod tests {
             opening.on_accompanied(now);
             if opening.next <= now {
                 bare.push(at);
-                opening.on_bare(now);
+                opening.on_bare_header(now);
             }
         }
         // Each is deferred by one interval from the first packet after the one before: 100, 150 and 225 ms.
@@ -419,12 +419,12 @@ mod tests {
     #[test]
     fn an_unanswered_client_times_out_and_an_answered_one_keeps_alive() {
         let (rtt, timeout) = (Span::from_millis(30), Span::from_secs(2));
-        let mut life =
+        let mut lifecycle =
             Lifecycle::<()>::opening(Time::ZERO, rtt, timeout, 1_200).keep_alive(Time::ZERO, timeout * 2);
         let mut headers = 0;
         let end = loop {
-            let at = life.deadline().unwrap();
-            match life.poll_due(at, rtt) {
+            let at = lifecycle.deadline().unwrap();
+            match lifecycle.poll_due(at, rtt) {
                 Some(Due::Header) => headers += 1,
                 due => break (at, due),
             }
@@ -432,20 +432,23 @@ mod tests {
         assert_eq!(end, (Time::ZERO + timeout, Some(Due::End(Ending::Unanswered))));
         assert!(headers > 4, "{headers}");
         let mut at = end.0;
-        assert_eq!((life.on_authentic(at), life.on_authentic(at)), (Some(1_200), None));
+        assert_eq!((lifecycle.on_authentic(at), lifecycle.on_authentic(at)), (Some(1_200), None));
         for number in 1..=MAX_UNANSWERED {
-            at = life.deadline().unwrap();
+            at = lifecycle.deadline().unwrap();
             let ping = Due::Frame { kind: ControlFrameKind::Ping, number, opens: false };
-            assert_eq!((life.poll_due(at, rtt), life.poll_due(at, rtt)), (Some(ping), None));
-            assert!(life.is_answered_by(number) && !life.is_answered_by(number + 1));
+            assert_eq!((lifecycle.poll_due(at, rtt), lifecycle.poll_due(at, rtt)), (Some(ping), None));
+            assert!(lifecycle.is_answered_by(number) && !lifecycle.is_answered_by(number + 1));
         }
-        at = life.deadline().unwrap();
-        let Some(Due::End(Ending::Silent(silence))) = life.poll_due(at, rtt) else {
+        at = lifecycle.deadline().unwrap();
+        let Some(Due::End(Ending::Silent(silence))) = lifecycle.poll_due(at, rtt) else {
             panic!("it does not respond")
         };
         assert!(silence >= timeout * 2 * u64::from(MAX_UNANSWERED), "{silence}");
-        life.end(Some(()));
-        life.end(None);
-        assert_eq!((life.poll_due(at, rtt), life.deadline(), life.failure()), (None, None, Some(&())));
+        lifecycle.end(Some(()));
+        lifecycle.end(None);
+        assert_eq!(
+            (lifecycle.poll_due(at, rtt), lifecycle.deadline(), lifecycle.failure()),
+            (None, None, Some(&()))
+        );
     }
 }

@@ -27,8 +27,8 @@ pub use negotiation::{
     offer, refusal, server_recipe, session_recipe, set_parameter, settings_for, take_parameters,
 };
 pub use path_probe::{Challenge, Challenges, MIN_DATAGRAM, PathProbe, sizes_for};
-pub use peer_address::{BARE, PeerAddress, canonical};
-pub use peer_table::{NotAdded, Peer, PeerTable};
+pub use peer_address::{BARE_FRAME_LEN, PeerAddress, canonical};
+pub use peer_table::{AddError, Peer, PeerTable};
 pub use pending_session::{EarlyFrames, PendingSession, Verdict};
 pub use protection::{ConnectionKeys, ENCRYPTED, FrameKeys, Keys, Opener, ResumptionSecret, Sealer, tag_len};
 pub use replay_window::ReplayWindow;

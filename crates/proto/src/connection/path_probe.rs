@@ -50,7 +50,7 @@ pub struct Challenges {
 
 impl Challenges {
     /// Records an authentic challenge.
-    pub fn note(&mut self, challenge: Challenge) {
+    pub fn add_challenge(&mut self, challenge: Challenge) {
         self.largest = self.largest.max(challenge.size);
         if let Some(same) = self.waiting.iter_mut().find(|it| it.size == challenge.size) {
             *same = challenge;
@@ -183,9 +183,9 @@ impl Attempt {
         if self.progress == Progress::Settled {
             return;
         }
-        let go_on = without_end || self.rounds < LARGE_ROUNDS;
+        let may_continue = without_end || self.rounds < LARGE_ROUNDS;
         self.rounds += 1;
-        self.progress = if go_on { Progress::Due } else { Progress::Settled };
+        self.progress = if may_continue { Progress::Due } else { Progress::Settled };
     }
 }
 

@@ -38,7 +38,7 @@ fn the_first_round_tries_every_size_and_an_answer_to_the_largest_ends_it() {
     let challenges = drain(&mut client);
     assert_eq!(sizes(&challenges), [1200, 1472, 8972]);
     for challenge in challenges {
-        server.note(challenge);
+        server.add_challenge(challenge);
     }
     assert_eq!(server.largest, 8972);
     for response in responses(&mut server) {
@@ -80,7 +80,7 @@ fn a_path_that_loses_large_datagrams_is_used_with_small_ones() {
     let (mut client, mut server) = (client(), Challenges::default());
     for millis in [0, 100, 200, 300] {
         client.on_deadline(at(millis));
-        drain(&mut client).into_iter().filter(|it| it.size <= 1472).for_each(|it| server.note(it));
+        drain(&mut client).into_iter().filter(|it| it.size <= 1472).for_each(|it| server.add_challenge(it));
         for response in responses(&mut server) {
             answer(&mut client, response);
         }
@@ -101,9 +101,9 @@ fn silence_counts_four_seconds_after_the_accept() {
 fn replays_and_other_answers_do_no_harm() {
     let (mut client, mut server) = (client(), Challenges::default());
     let first = drain(&mut client)[0];
-    (0..100).for_each(|_| server.note(first));
+    (0..100).for_each(|_| server.add_challenge(first));
     assert_eq!(responses(&mut server), [first], "one answer to a hundred replays");
-    (0..100).for_each(|size| server.note(Challenge { number: 1, size }));
+    (0..100).for_each(|size| server.add_challenge(Challenge { number: 1, size }));
     assert!(responses(&mut server).len() <= MAX_WAITING, "too many pending challenges");
     assert!(!answer(&mut client, Challenge { number: 1, size: 1300 }), "a size that was not requested");
     assert!(client.is_unanswered(at(5_000)));
@@ -132,7 +132,7 @@ proptest! {
             client.on_deadline(now);
             for challenge in drain(&mut client) {
                 if passes(&challenge) {
-                    server.note(challenge);
+                    server.add_challenge(challenge);
                 }
             }
             now += Span::from_millis(20);

@@ -10,7 +10,7 @@ use haul_wire::packet::{CONTROL_FRAME_LEN, ConnectionId, ControlFrameKind};
 use super::protection::{FrameKeys, challenge_number};
 
 /// Size of a challenge that only validates an address.
-pub const BARE: u16 = CONTROL_FRAME_LEN as u16;
+pub const BARE_FRAME_LEN: u16 = CONTROL_FRAME_LEN as u16;
 
 /// Converts an IPv4-mapped IPv6 address to IPv4.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
@@ -39,13 +39,17 @@ impl PeerAddress {
     /// Returns the number that an address has to return. Derived without state, so copies from other
     /// addresses displace nothing; it changes with each move, so copies of earlier responses are void.
     pub fn expected_response(&self, key: &[u8; 32], id: &ConnectionId, address: SocketAddr) -> u32 {
-        let what = format!("{} {} {} {:?} {address}", id.identity, id.epoch, id.salt, self.moves);
-        challenge_number(key, &what)
+        let description = format!("{} {} {} {:?} {address}", id.identity, id.epoch, id.salt, self.moves);
+        challenge_number(key, &description)
     }
 
     /// Returns the challenge for `address`: 36 bytes, where the shortest packet that triggers it has 31.
     pub fn challenge(&self, key: &[u8; 32], frames: &FrameKeys, address: SocketAddr) -> Vec<u8> {
-        frames.frame(ControlFrameKind::Challenge, self.expected_response(key, &frames.id, address), BARE)
+        frames.frame(
+            ControlFrameKind::Challenge,
+            self.expected_response(key, &frames.id, address),
+            BARE_FRAME_LEN,
+        )
     }
 
     /// Moves the peer to `address`, which is validated.

@@ -40,18 +40,18 @@ impl<C> Peer<C> {
 
 /// Why a peer was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotAdded {
+pub enum AddError {
     /// The identity is taken.
-    Taken,
+    IdentityTaken,
     /// The table is full, and all peers have connections.
     Full,
 }
 
-impl NotAdded {
+impl AddError {
     /// Returns the fault to send to the client.
     pub fn fault(self) -> Fault {
         let message = match self {
-            Self::Taken => "the identity is taken",
+            Self::IdentityTaken => "the identity is taken",
             Self::Full => "the server cannot accept another client",
         };
         Fault::new(FaultCode::Busy, message, "")
@@ -93,13 +93,13 @@ impl<C> PeerTable<C> {
     ///
     /// # Errors
     /// Why it was not added.
-    pub fn insert(&mut self, peer: Peer<C>) -> Result<(), NotAdded> {
+    pub fn insert(&mut self, peer: Peer<C>) -> Result<(), AddError> {
         let identity = peer.resumption.identity;
         if self.entries.contains_key(&identity) {
-            return Err(NotAdded::Taken);
+            return Err(AddError::IdentityTaken);
         }
         if !self.has_space() {
-            return Err(NotAdded::Full);
+            return Err(AddError::Full);
         }
         if peer.live.is_none() {
             self.idle.insert((peer.last_used, identity));
@@ -117,12 +117,12 @@ impl<C> PeerTable<C> {
 
     /// Removes the client that shares `secret` with this endpoint; false if the server was another endpoint.
     pub fn remove_own_client(&mut self, identity: u32, secret: &ResumptionSecret) -> bool {
-        let is_it = |it: &Peer<C>| it.resumption.role == Role::Server && it.resumption.secret == *secret;
-        let is_own = self.get(identity).is_some_and(is_it);
-        if is_own {
+        let is_match = |it: &Peer<C>| it.resumption.role == Role::Server && it.resumption.secret == *secret;
+        let exists = self.get(identity).is_some_and(is_match);
+        if exists {
             self.remove(identity);
         }
-        is_own
+        exists
     }
 
     /// Removes all peers and returns their connections.
@@ -151,7 +151,7 @@ impl<C> PeerTable<C> {
         now: Time,
         id: ConnectionId,
         peer: Peer<C>,
-    ) -> Result<Option<Arc<C>>, NotAdded> {
+    ) -> Result<Option<Arc<C>>, AddError> {
         let ours = &peer.resumption;
         let is_same = |it: &&Peer<C>| it.resumption.role == ours.role && it.resumption.secret == ours.secret;
         match (self.get(ours.identity).filter(is_same), &peer.live) {
@@ -254,12 +254,12 @@ mod tests {
             }
         }
 
-        fn insert(&mut self, identity: u32) -> Result<(), NotAdded> {
+        fn insert(&mut self, identity: u32) -> Result<(), AddError> {
             if self.place(identity).is_some() {
-                return Err(NotAdded::Taken);
+                return Err(AddError::IdentityTaken);
             }
             if self.0.len() == MAX_PER_ADDRESS {
-                let idle = self.0.iter().position(|known| known.1.is_none()).ok_or(NotAdded::Full)?;
+                let idle = self.0.iter().position(|known| known.1.is_none()).ok_or(AddError::Full)?;
                 self.0.remove(idle);
             }
             self.0.push((identity, None));

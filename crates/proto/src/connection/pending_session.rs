@@ -40,7 +40,7 @@ impl EarlyFrames {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Accepted: [`PendingSession::poll_response`] returns the responses to challenges.
-    Taken,
+    Consumed,
     /// Not sent by anybody who knows the keys.
     Unauthentic,
     /// Possibly a copy: send this challenge to its source.
@@ -84,7 +84,7 @@ impl PendingSession {
         }
         match (frame.kind, self.is_known(from, frame)) {
             (Kind::Challenge, true) => {
-                self.challenges.note(Challenge { number: frame.number, size: frame.size });
+                self.challenges.add_challenge(Challenge { number: frame.number, size: frame.size });
             }
             (Kind::Ping | Kind::Response, true) => {}
             (Kind::Challenge | Kind::Ping, false) => {
@@ -93,7 +93,7 @@ impl PendingSession {
             _ => return Verdict::Unauthentic,
         }
         self.peer.move_to(from);
-        Verdict::Taken
+        Verdict::Consumed
     }
 
     /// Whether the sender of a frame is known to be at `from`: it was validated there, it has the address of
@@ -124,7 +124,7 @@ mod tests {
     use crate::connection::{PathProbe, ResumptionSecret, Role};
 
     const CLIENT: &str = "192.0.2.7:5000";
-    const ELSEWHERE: &str = "198.51.100.9:7";
+    const OTHER_ADDRESS: &str = "198.51.100.9:7";
 
     fn session(session: u32) -> PendingSession {
         PendingSession::new(keys(session, Role::Server), CLIENT.parse().unwrap(), [6; 32])
@@ -172,36 +172,36 @@ mod tests {
     #[test]
     fn a_copied_packet_gets_no_larger_challenge_and_changes_nothing() {
         let mut session = session(5);
-        let (client, elsewhere) = (CLIENT.parse().unwrap(), ELSEWHERE.parse().unwrap());
+        let (client, other_address) = (CLIENT.parse().unwrap(), OTHER_ADDRESS.parse().unwrap());
         let copy = challenge(5);
-        match session.on_frame(&copy, elsewhere) {
+        match session.on_frame(&copy, other_address) {
             Verdict::Challenged(challenge) => {
                 assert!(challenge.len() <= copy.size.into(), "{}", challenge.len());
             }
             verdict => panic!("{verdict:?}"),
         }
-        assert_eq!(session.on_frame(&challenge(5), client), Verdict::Taken);
+        assert_eq!(session.on_frame(&challenge(5), client), Verdict::Consumed);
         assert_eq!(session.largest(), 1200);
         // The client's answer from its own address moves nothing, either.
-        let Verdict::Challenged(challenge) = session.on_frame(&copy, elsewhere) else {
+        let Verdict::Challenged(challenge) = session.on_frame(&copy, other_address) else {
             panic!("it may be the client, behind another NAT");
         };
         let number = ControlFrame::parse(&challenge).unwrap().number;
         let response = keys(5, Role::Client).frame(ControlFrameKind::Response, number, copy.size);
         let response = ControlFrame::parse(&response).unwrap();
-        assert_eq!(session.on_frame(&response, client), Verdict::Taken);
-        assert!(matches!(session.on_frame(&copy, elsewhere), Verdict::Challenged(_)));
+        assert_eq!(session.on_frame(&response, client), Verdict::Consumed);
+        assert!(matches!(session.on_frame(&copy, other_address), Verdict::Challenged(_)));
     }
 
     /// The UDP packets of a client may have another address than its TCP connection.
     #[test]
     fn answering_the_challenge_validates_the_address() {
         let mut session = session(5);
-        let elsewhere: SocketAddr = ELSEWHERE.parse().unwrap();
+        let other_address: SocketAddr = OTHER_ADDRESS.parse().unwrap();
         let mut probe = probe();
         let mut challenges = Vec::new();
         while let Some(frame) = next(5, &mut probe) {
-            match session.on_frame(&frame, elsewhere) {
+            match session.on_frame(&frame, other_address) {
                 Verdict::Challenged(challenge) => challenges.push(challenge),
                 verdict => panic!("{verdict:?}"),
             }
@@ -216,9 +216,9 @@ mod tests {
         // A response for this address is useless at another one.
         let other = "198.51.100.10:7".parse().unwrap();
         assert_eq!(session.on_frame(&response, other), Verdict::Unauthentic);
-        assert_eq!(session.on_frame(&response, elsewhere), Verdict::Taken);
+        assert_eq!(session.on_frame(&response, other_address), Verdict::Consumed);
         // The client repeats its challenge at once, and is not challenged again.
         let again = next(5, &mut probe).unwrap();
-        assert_eq!(session.on_frame(&again, elsewhere), Verdict::Taken);
+        assert_eq!(session.on_frame(&again, other_address), Verdict::Consumed);
     }
 }

@@ -12,7 +12,7 @@ use haul_wire::packet::{CloseReason, ControlFrame, ControlFrameKind, INITIAL_HEA
 
 use super::lifecycle::{Due, Ending, Lifecycle, MAX_UNANSWERED};
 use super::path_probe::MIN_DATAGRAM;
-use super::peer_address::{BARE, PeerAddress, canonical};
+use super::peer_address::{BARE_FRAME_LEN, PeerAddress, canonical};
 use super::protection::{ConnectionKeys, Keys};
 use super::resumption::ResumptionState;
 use super::role::Role;
@@ -134,7 +134,7 @@ pub enum PacketVerdict {
     /// The packets were not sealed with the connection's keys.
     Unauthentic,
     /// Accepted. May contain a challenge to validate the sender's address.
-    Taken(Option<Outgoing>),
+    Consumed(Option<Outgoing>),
 }
 
 /// State of one end of a connection, without its keys: these do not change, and drivers read them without the
@@ -257,25 +257,25 @@ impl<E: From<Failure>> ConnectionState<E> {
         if self.lifecycle.is_ended() || self.application == Application::Gone {
             return PacketVerdict::Ended;
         }
-        if self.is_inbox_full() && brings_data(received.data, received.stride) {
+        if self.is_inbox_full() && carries_data(received.data, received.stride) {
             return PacketVerdict::InboxFull;
         }
         let end = keys.opened_end();
         let before = self.authentic();
         let is_answer = before == 0 && keys.role() == Role::Server && header == Header::Absent;
-        let began = is_answer.then(|| self.silent_since()).flatten();
+        let silence_start = is_answer.then(|| self.silent_since()).flatten();
         self.stack.on_receive(now, received);
         if self.authentic() == before {
             return PacketVerdict::Unauthentic;
         }
-        if let Some(began) = began {
-            self.on_answered(now, now.since(began));
+        if let Some(silence_start) = silence_start {
+            self.on_answered(now, now.since(silence_start));
         }
         self.on_authentic(now);
         // The initial header was already answered by a challenge.
         let is_challenged = self.peer.validated().is_none() && header == Header::Present;
-        let asks = keys.opened_end() > end && self.peer.at != from && !is_challenged;
-        PacketVerdict::Taken(asks.then(|| self.challenge(keys, challenge_key, from)))
+        let needs_challenge = keys.opened_end() > end && self.peer.at != from && !is_challenged;
+        PacketVerdict::Consumed(needs_challenge.then(|| self.challenge(keys, challenge_key, from)))
     }
 
     /// Returns a challenge that validates the peer at `address`.
@@ -289,7 +289,7 @@ impl<E: From<Failure>> ConnectionState<E> {
     pub fn on_header(&self, keys: &Keys, challenge_key: &[u8; 32], from: SocketAddr) -> Outgoing {
         match self.peer.validated() {
             Some(peer) if peer == from || self.authentic() > 0 => {
-                (keys.frames().frame(ControlFrameKind::Opened, 0, BARE), peer)
+                (keys.frames().frame(ControlFrameKind::Opened, 0, BARE_FRAME_LEN), peer)
             }
             _ => self.challenge(keys, challenge_key, from),
         }
@@ -319,18 +319,19 @@ impl<E: From<Failure>> ConnectionState<E> {
             // It has no number, so only the first counts: later ones may be copies.
             ControlFrameKind::Opened if self.lifecycle.is_unconfirmed() => {
                 // The stack's own measurement is better.
-                if let Some(waited) = self.lifecycle.header_age(now).filter(|_| self.authentic() == 0) {
-                    self.on_answered(now, waited);
+                if let Some(header_age) = self.lifecycle.header_age(now).filter(|_| self.authentic() == 0) {
+                    self.on_answered(now, header_age);
                 }
                 self.on_authentic(now);
             }
             ControlFrameKind::Close | ControlFrameKind::CloseAndDropResumption => {
                 // The last message of a control channel contains the reason.
-                let is_told = frame.number == CloseReason::Graceful as u32 || frame.id.has_control_channel();
-                self.lifecycle.end((!is_told).then(|| Failure::Aborted.into()));
+                let is_explained =
+                    frame.number == CloseReason::Graceful as u32 || frame.id.has_control_channel();
+                self.lifecycle.end((!is_explained).then(|| Failure::Aborted.into()));
                 // To its source, as the peer may have moved. For a copy's source it is as small as a
                 // challenge.
-                return answer(ControlFrameKind::Closed, 0, BARE, from);
+                return answer(ControlFrameKind::Closed, 0, BARE_FRAME_LEN, from);
             }
             ControlFrameKind::Closed => self.lifecycle.end(None),
             // An answer would keep the peer's end alive.
@@ -340,13 +341,15 @@ impl<E: From<Failure>> ConnectionState<E> {
             ControlFrameKind::Ping if self.peer.validated().map(canonical) != Some(canonical(from)) => {
                 return Some(self.challenge(keys, challenge_key, from));
             }
-            ControlFrameKind::Ping => return answer(ControlFrameKind::Pong, frame.number, BARE, peer),
+            ControlFrameKind::Ping => {
+                return answer(ControlFrameKind::Pong, frame.number, BARE_FRAME_LEN, peer);
+            }
             ControlFrameKind::Challenge => {
                 return answer(ControlFrameKind::Response, frame.number, frame.size, peer);
             }
             ControlFrameKind::Response => {
                 if self.moves_by(now, keys, challenge_key, frame.number, from) {
-                    return answer(ControlFrameKind::Opened, 0, BARE, from);
+                    return answer(ControlFrameKind::Opened, 0, BARE_FRAME_LEN, from);
                 }
             }
             ControlFrameKind::Pong if self.lifecycle.is_answered_by(frame.number) => self.on_authentic(now),
@@ -383,7 +386,7 @@ impl<E: From<Failure>> ConnectionState<E> {
             }
             match (due, peer.validated()) {
                 (Due::Frame { kind, number, .. }, Some(peer)) => {
-                    frames.push((keys.frames().frame(kind, number, BARE), peer));
+                    frames.push((keys.frames().frame(kind, number, BARE_FRAME_LEN), peer));
                 }
                 (Due::End(Ending::Closed), _) => self.lifecycle.end(None),
                 (Due::End(Ending::Silent(span)), _) => self.fail(Failure::Silent(span)),
@@ -401,8 +404,8 @@ impl<E: From<Failure>> ConnectionState<E> {
 
     /// Handles a newer connection of the same client. Only the client knows what it still had to send.
     pub fn supersede(&mut self, role: Role) {
-        let is_whole = role == Role::Client && self.stack.outstanding() == 0;
-        let is_over = is_whole || self.lifecycle.is_closing();
+        let is_complete = role == Role::Client && self.stack.outstanding() == 0;
+        let is_over = is_complete || self.lifecycle.is_closing();
         self.lifecycle.end((!is_over).then(|| Failure::Superseded.into()));
     }
 
@@ -416,7 +419,7 @@ impl<E: From<Failure>> ConnectionState<E> {
                 StackEvent::Message | StackEvent::Settled { arrived: true, .. } => {}
                 StackEvent::Failed { protocol, message } => {
                     let reason = CloseReason::Abort as u32;
-                    let frame = keys.frames().frame(ControlFrameKind::Close, reason, BARE);
+                    let frame = keys.frames().frame(ControlFrameKind::Close, reason, BARE_FRAME_LEN);
                     close = Some((frame, self.peer.at));
                     self.fail(Failure::MicroProtocol { protocol, message });
                 }
@@ -471,14 +474,14 @@ impl<E: From<Failure>> ConnectionState<E> {
         (self.authentic() == 0 && !self.lifecycle.has_pinged()).then_some(self.lifecycle.last_received())
     }
 
-    /// Handles the peer's answer to the latest opening packet after `took`: the server's control frame, or
+    /// Handles the peer's answer to the latest opening packet after `round_trip`: the server's control frame, or
     /// the client's packet without initial header. The answer may have been delayed by a thread or the
     /// application, so it only lowers the estimate of the round-trip time: a low estimate costs
     /// retransmissions, a high one a delay. (The answer to an earlier packet arrives before the next one is
     /// sent, unless the round trip is more than twice the estimate.)
-    fn on_answered(&mut self, now: Time, took: Span) {
-        if took < self.stack.path().rtt {
-            self.stack.path_answered(now, took);
+    fn on_answered(&mut self, now: Time, round_trip: Span) {
+        if round_trip < self.stack.path().rtt {
+            self.stack.path_answered(now, round_trip);
         }
     }
 
@@ -547,7 +550,7 @@ fn deferred_until(now: Time, set: Option<Time>, rtt: Span) -> Time {
 }
 
 /// Whether any of the packets may carry messages, which may be dropped; the peer waits for all others.
-fn brings_data(packets: &[u8], stride: usize) -> bool {
+fn carries_data(packets: &[u8], stride: usize) -> bool {
     packets.chunks(stride.max(1)).any(|packet| {
         let kind = Kind(packet[0] & !GENERATION_BIT);
         kind.is_data() || kind == FEC_KIND

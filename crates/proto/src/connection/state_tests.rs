@@ -37,7 +37,7 @@ fn a_peer_has_moved_once_its_new_address_answered() {
         let answer = server.on_frame(Time::ZERO, &keys, &KEY, &frame, from);
         (answer.map(|(datagram, to)| (ControlFrame::parse(&datagram).unwrap().kind, to)), server.peer.at)
     };
-    let ping = client_keys.frames().frame(ControlFrameKind::Ping, 5, BARE);
+    let ping = client_keys.frames().frame(ControlFrameKind::Ping, 5, BARE_FRAME_LEN);
     assert_eq!(take(&ping, first), (Some((ControlFrameKind::Pong, first)), first));
     assert_eq!(take(&ping, second), (Some((ControlFrameKind::Challenge, second)), first), "it may be a copy");
     let (challenge, to) = ends()[1].0.challenge(&ends()[1].1, &KEY, second);
@@ -55,7 +55,7 @@ fn a_peer_has_moved_once_its_new_address_answered() {
 fn a_server_challenges_a_client_that_pings_before_its_address_is_validated() {
     let [(_, client_keys), (mut server, keys)] = ends();
     server.peer.moves = None;
-    let ping = client_keys.frames().frame(ControlFrameKind::Ping, 5, BARE);
+    let ping = client_keys.frames().frame(ControlFrameKind::Ping, 5, BARE_FRAME_LEN);
     let (ping, from) = (ControlFrame::parse(&ping).unwrap(), server.peer.at);
     let (answer, to) = server.on_frame(Time::ZERO, &keys, &KEY, &ping, from).unwrap();
     assert_eq!((ControlFrame::parse(&answer).unwrap().kind, to), (ControlFrameKind::Challenge, from));
@@ -81,7 +81,7 @@ fn only_the_newest_packet_of_a_run_can_indicate_a_move() {
         let taken = server.on_packets(Time::ZERO, &keys, &KEY, &mut received, (from, Header::Absent));
         assert_eq!(server.peer.at, first);
         match taken {
-            PacketVerdict::Taken(challenge) => challenge.map(|(_, to)| to),
+            PacketVerdict::Consumed(challenge) => challenge.map(|(_, to)| to),
             refused => panic!("{refused:?}"),
         }
     };
@@ -96,7 +96,7 @@ fn only_the_newest_packet_of_a_run_can_indicate_a_move() {
 fn a_close_is_answered_and_reports_missing_data() {
     for (reason, failure) in [(CloseReason::Graceful, None), (CloseReason::Abort, Some(Failure::Aborted))] {
         let [(_, client_keys), (mut server, keys)] = ends();
-        let close = client_keys.frames().frame(ControlFrameKind::Close, reason as u32, BARE);
+        let close = client_keys.frames().frame(ControlFrameKind::Close, reason as u32, BARE_FRAME_LEN);
         let (close, from) = (ControlFrame::parse(&close).unwrap(), server.peer.at);
         let (answer, to) = server.on_frame(Time::ZERO, &keys, &KEY, &close, from).unwrap();
         assert_eq!((ControlFrame::parse(&answer).unwrap().kind, to), (ControlFrameKind::Closed, from));
@@ -143,8 +143,8 @@ fn data_is_found_anywhere_in_a_run() {
         (vec![answer, FEC_KIND], true),
         (vec![answer, Kind(Kind::DATA.0 | GENERATION_BIT)], true),
     ] {
-        assert_eq!(brings_data(&run(&kinds), 4), expected, "{kinds:?}");
+        assert_eq!(carries_data(&run(&kinds), 4), expected, "{kinds:?}");
     }
     // The last packet of a run may be shorter.
-    assert!(brings_data(&[answer.0, 0, 0, 0, Kind::DATA.0], 4) && !brings_data(&[], 4));
+    assert!(carries_data(&[answer.0, 0, 0, 0, Kind::DATA.0], 4) && !carries_data(&[], 4));
 }

@@ -85,15 +85,15 @@ mod tests {
     #[derive(Default)]
     struct World {
         queue: TimerQueue,
-        wanted: [Option<Time>; 3],
+        scheduled: [Option<Time>; 3],
         now: Time,
-        for_nothing: usize,
+        spurious: usize,
         set_for: usize,
     }
 
     impl World {
         fn set(&mut self, identity: u32, new: Option<Time>, exactly: bool) {
-            let old = std::mem::replace(&mut self.wanted[identity as usize], new);
+            let old = std::mem::replace(&mut self.scheduled[identity as usize], new);
             self.set_for += usize::from(self.queue.set(identity, old, new, exactly));
         }
 
@@ -104,12 +104,12 @@ mod tests {
                 self.queue.on_expired();
                 let mut ran = 0;
                 while let Some((at, identity)) = self.queue.pop_due(self.now) {
-                    assert_eq!(self.wanted[identity as usize].take(), Some(at));
+                    assert_eq!(self.scheduled[identity as usize].take(), Some(at));
                     ran += 1;
                 }
-                self.for_nothing += usize::from(ran == 0);
+                self.spurious += usize::from(ran == 0);
                 self.queue.arm(true);
-                let first = self.wanted.iter().flatten().min().copied();
+                let first = self.scheduled.iter().flatten().min().copied();
                 assert_eq!(self.queue.armed, first, "after a wake-up the next one is not for nothing");
             }
             self.now = end;
@@ -130,9 +130,9 @@ mod tests {
                     }
                     Step::Pass(micros) => world.pass(world.now + Span::from_micros(micros)),
                 }
-                let first = world.wanted.iter().flatten().min().copied();
+                let first = world.scheduled.iter().flatten().min().copied();
                 prop_assert!(first.is_none_or(|first| world.queue.armed.is_some_and(|armed| armed <= first)));
-                prop_assert!(world.for_nothing <= sets, "each needs a timer that was moved");
+                prop_assert!(world.spurious <= sets, "each needs a timer that was moved");
             }
         }
     }
@@ -146,7 +146,7 @@ mod tests {
         }
         assert_eq!((world.set_for, world.queue.armed), (1, after(10)));
         world.pass(Time::ZERO + Span::from_millis(50));
-        assert_eq!((world.for_nothing, world.queue.armed), (1, after(59)));
+        assert_eq!((world.spurious, world.queue.armed), (1, after(59)));
         world.set(0, after(70), true);
         assert_eq!((world.set_for, world.queue.armed), (2, after(70)));
         world.set(0, None, true);
@@ -166,7 +166,7 @@ mod tests {
                 }
             }
             world.pass(world.now + Span::from_micros(200));
-            assert!(world.queue.entries.len() <= world.wanted.len(), "after {cycle} cycles");
+            assert!(world.queue.entries.len() <= world.scheduled.len(), "after {cycle} cycles");
         }
     }
 

@@ -66,9 +66,9 @@ mod tests {
 
     /// Rates (Mbit/s) after each of a series of intervals of 1,000 packets with these losses. The receiver
     /// reads at 300 Mbit/s.
-    fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
-        let given = [&[("first_rate", "500Mbit")], given].concat();
-        let mut law = built("asynch", &given, Rate::from_mbps(1_000));
+    fn rates(settings: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
+        let settings = [&[("first_rate", "500Mbit")], settings].concat();
+        let mut law = built("asynch", &settings, Rate::from_mbps(1_000));
         let rtt = RttEstimator::new(Span::from_millis(20));
         law.on_feedback(&feedback(Time::ZERO, &rtt, 0, 0, None));
         let each = |(n, &lost): (usize, &u64)| {
@@ -89,8 +89,8 @@ mod tests {
     #[test]
     fn consecutive_clean_intervals_raise_the_rate_by_the_fraction() {
         let found = rates(&[("rise", "0.1"), ("clean", "2")], &[0, 0, 0, 50, 0, 0]);
-        for (found, wanted) in found.iter().zip([500.0, 550.0, 550.0, 550.0, 550.0, 605.0]) {
-            assert_near(*found, wanted, 1e-6);
+        for (found, expected) in found.iter().zip([500.0, 550.0, 550.0, 550.0, 550.0, 605.0]) {
+            assert_near(*found, expected, 1e-6);
         }
     }
 

@@ -3,7 +3,7 @@
 use haul_base::{Rate, Span};
 use haul_stack::{ParameterKind, ParameterSpec};
 
-use super::registry::own_laws;
+use super::registry::built_in_laws;
 use super::testing::{Harness, Loss, PathModel, config};
 use super::{ControllerError, LawRegistration, MAX_PAUSE, MIN_RATE, MIN_WINDOW, Permit, hand_over};
 
@@ -27,10 +27,10 @@ fn bounds(spec: &ParameterSpec) -> Vec<String> {
     }
 }
 
-type Given = Vec<(&'static str, String)>;
+type Settings = Vec<(&'static str, String)>;
 
 /// Each parameter at each of its limits, the others at their defaults; then all at their first, and last.
-fn cases(law: &LawRegistration) -> Vec<Given> {
+fn cases(law: &LawRegistration) -> Vec<Settings> {
     let values = || law.parameters.iter().map(|spec| (spec.name, bounds(spec)));
     let each = values().flat_map(|(name, values)| values.into_iter().map(move |value| vec![(name, value)]));
     let first = values().filter_map(|(name, values)| Some((name, values.into_iter().next()?))).collect();
@@ -53,9 +53,9 @@ fn run_for(run: &mut Harness, span: Span, what: &str) {
 }
 
 /// Runs a law on a lossy path that gets ten times as long, is idle for ten minutes, and is then restored.
-fn run_case(law: &LawRegistration, given: &Given) {
-    let what = format!("{} {given:?}", law.name);
-    let texts: Vec<_> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();
+fn run_case(law: &LawRegistration, settings: &Settings) {
+    let what = format!("{} {settings:?}", law.name);
+    let texts: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let built = match law.build(&texts, &config(Some(CEILING))) {
         // Incompatible parameters are refused with the reason.
         Err(ControllerError::Unsuitable { .. }) => return,
@@ -77,9 +77,9 @@ fn run_case(law: &LawRegistration, given: &Given) {
 
 #[test]
 fn laws_with_extreme_parameters_have_sane_limits_and_continue_after_a_pause() {
-    for law in own_laws() {
-        for given in cases(law) {
-            run_case(law, &given);
+    for law in built_in_laws() {
+        for settings in cases(law) {
+            run_case(law, &settings);
         }
     }
 }
@@ -89,7 +89,7 @@ fn laws_with_extreme_parameters_have_sane_limits_and_continue_after_a_pause() {
 fn a_law_that_replaces_a_stopped_one_has_half_of_the_path_within_a_minute() {
     let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(40), 1.0);
     let seconds = Span::from_secs(1);
-    for law in own_laws() {
+    for law in built_in_laws() {
         for rate in [Rate::ZERO, Rate::from_bps(1), MIN_RATE, MIN_RATE.mul_f64(9.0)] {
             let mut run = Harness::new(law.build(&[], &config(Some(CEILING))).unwrap(), path.clone());
             hand_over(&mut *run.law, rate, &run.rtt);

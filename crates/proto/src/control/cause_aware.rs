@@ -13,7 +13,7 @@ use super::{Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, 
 
 /// From this probability on, a loss counts entirely as the host's (dickens-classifier: no reduction from
 /// P(CPU) = 0.95 on).
-const CERTAIN: f64 = 0.95;
+const CERTAIN_SHARE: f64 = 0.95;
 /// Read delay, besides half a round trip, that shows that the host still lags behind.
 const MIN_READ_DELAY: Span = Span::from_millis(10);
 /// Growth of the bound per round trip without a loss of the host. Our choice: a host that is busy at
@@ -40,7 +40,7 @@ const LONGEST_MEMORY: Span = Span::from_secs(10);
 /// Shortest period in which every packet must be delayed: it contains several reports.
 const MIN_HELD_FOR: Span = Span::from_millis(20);
 /// Number of losses over which the share with a queue is averaged. Our choice.
-const REMEMBERED: f64 = 64.0;
+const REMEMBERED_LOSSES: f64 = 64.0;
 /// Time without losses after which a host no longer bounds the rate. Our choice: otherwise a sender that
 /// cannot reach the bound, for lack of processor time or data, would stay bound for ever by what it has sent.
 const BOUND_TIMEOUT: Span = Span::from_secs(2);
@@ -51,9 +51,9 @@ const MIN_BOUND: Rate = Rate::from_bps(100_000);
 #[derive(Debug)]
 struct StandingQueue {
     path: LongerPath,
-    /// Shortest queueing delay since `turned_at` and in the half round trip before it.
+    /// Shortest queueing delay since `rotated_at` and in the half round trip before it.
     shortest: [Span; 2],
-    turned_at: Time,
+    rotated_at: Time,
     /// Longest queueing delay, negated.
     longest: WindowedMin,
     seen: Option<Time>,
@@ -66,7 +66,7 @@ impl Default for StandingQueue {
         Self {
             path: LongerPath::default(),
             shortest: [Span::ZERO; 2],
-            turned_at: Time::ZERO,
+            rotated_at: Time::ZERO,
             longest: WindowedMin::new(LONGEST_MEMORY),
             seen: None,
             share_of_losses: 0.0,
@@ -76,12 +76,12 @@ impl Default for StandingQueue {
 
 impl StandingQueue {
     /// Whether every packet of the last half to whole round trip was delayed, possibly by a short queue.
-    fn holds_all(&mut self, now: Time, round_trip: Span, held: Span) -> bool {
-        if now.since(self.turned_at) > round_trip.max(MIN_HELD_FOR) / 2 {
-            (self.shortest, self.turned_at) = ([held, self.shortest[0]], now);
+    fn delays_all(&mut self, now: Time, round_trip: Span, queue_delay: Span) -> bool {
+        if now.since(self.rotated_at) > round_trip.max(MIN_HELD_FOR) / 2 {
+            (self.shortest, self.rotated_at) = ([queue_delay, self.shortest[0]], now);
         }
-        self.shortest[0] = self.shortest[0].min(held);
-        let nanos = i64::try_from(held.as_nanos()).unwrap_or(i64::MAX);
+        self.shortest[0] = self.shortest[0].min(queue_delay);
+        let nanos = i64::try_from(queue_delay.as_nanos()).unwrap_or(i64::MAX);
         let longest = Span::from_nanos(self.longest.on_value(now, -nanos).unsigned_abs());
         self.shortest[0].min(self.shortest[1]) >= longest.mul_f64(SHARE_OF_LONGEST).max(MIN_HELD)
     }
@@ -92,15 +92,15 @@ impl StandingQueue {
         let longer = self.path.longer_round_trip(sample);
         let Some(shortest) = self.path.shortest() else { return false };
         let (now, smoothed) = (sample.now, sample.rtt.smoothed());
-        let held = self.path.without(sample, longer);
-        let holds_all = self.holds_all(now, smoothed, held);
-        if holds_all || held > shortest.mul_f64(STANDING).max(MIN_READ_DELAY) {
+        let queue_delay = self.path.without(sample, longer);
+        let delays_all = self.delays_all(now, smoothed, queue_delay);
+        if delays_all || queue_delay > shortest.mul_f64(STANDING).max(MIN_READ_DELAY) {
             self.seen = Some(now);
         }
-        let stands = self.seen.is_some_and(|seen| now.since(seen) <= smoothed);
-        let kept = (1.0 - 1.0 / REMEMBERED).powf(sample.lost_packets as f64);
-        self.share_of_losses = self.share_of_losses * kept + if stands { 1.0 - kept } else { 0.0 };
-        stands
+        let is_standing = self.seen.is_some_and(|seen| now.since(seen) <= smoothed);
+        let kept = (1.0 - 1.0 / REMEMBERED_LOSSES).powf(sample.lost_packets as f64);
+        self.share_of_losses = self.share_of_losses * kept + if is_standing { 1.0 - kept } else { 0.0 };
+        is_standing
     }
 }
 
@@ -128,9 +128,9 @@ pub struct CauseAware {
     /// When the host last lost a packet.
     lost_at: Time,
     /// When the bound next grows.
-    grows_at: Time,
+    next_growth: Time,
     /// Fractional packet still to be removed from the losses.
-    rest: f64,
+    remainder: f64,
     acks: DeliveryMeter,
     acked_bytes: u64,
     /// Rate of acknowledgements by the sender's own clock. Whatever a peer claims of its host, the bound
@@ -143,7 +143,7 @@ pub struct CauseAware {
 /// Returns the share of losses attributed to the host.
 fn host_share(verdict: Option<Verdict>) -> f64 {
     let share = verdict.map_or(0.0, |verdict| verdict.share(Cause::ReceiverHost));
-    if share >= CERTAIN { 1.0 } else { share }
+    if share >= CERTAIN_SHARE { 1.0 } else { share }
 }
 
 impl CauseAware {
@@ -157,8 +157,8 @@ impl CauseAware {
             events: LossEvents::default(),
             event_until: None,
             lost_at: Time::ZERO,
-            grows_at: Time::ZERO,
-            rest: 0.0,
+            next_growth: Time::ZERO,
+            remainder: 0.0,
             acks: DeliveryMeter::default(),
             acked_bytes: 0,
             acknowledged: None,
@@ -178,17 +178,17 @@ impl CauseAware {
 
     fn set_bound(&mut self, sample: &FeedbackSample<'_>, lost_by_host: u64, most: Option<Rate>) {
         let tolerated = (sample.rtt.smoothed() / 2).max(MIN_READ_DELAY);
-        let is_behind = self.bound.is_some() && sample.read_delay.is_none_or(|delay| delay > tolerated);
-        if lost_by_host > 0 || is_behind {
+        let is_late = self.bound.is_some() && sample.read_delay.is_none_or(|delay| delay > tolerated);
+        if lost_by_host > 0 || is_late {
             self.on_host_event(sample, lost_by_host > 0, most);
         } else if let Some(bound) =
-            self.bound.filter(|_| sample.now >= self.grows_at && sample.lost_packets == 0)
+            self.bound.filter(|_| sample.now >= self.next_growth && sample.lost_packets == 0)
         {
-            self.grows_at = sample.now + sample.rtt.smoothed();
+            self.next_growth = sample.now + sample.rtt.smoothed();
             let most = most.map_or(Rate::MAX, |most| most.mul_f64(AHEAD).max(MIN_BOUND));
             let grown = bound.mul_f64(RECOVERY).min(most);
-            let holds = sample.now.since(self.lost_at) < BOUND_TIMEOUT + sample.rtt.smoothed() * 2;
-            self.bound = Some(grown).filter(|&grown| holds && grown < self.law.state().rate);
+            let is_in_force = sample.now.since(self.lost_at) < BOUND_TIMEOUT + sample.rtt.smoothed() * 2;
+            self.bound = Some(grown).filter(|&grown| is_in_force && grown < self.law.state().rate);
         }
     }
 
@@ -196,7 +196,7 @@ impl CauseAware {
     fn on_host_event(&mut self, sample: &FeedbackSample<'_>, is_loss: bool, most: Option<Rate>) {
         let round_trip = sample.rtt.smoothed();
         let is_known = self.event_until.is_some_and(|until| sample.now < until);
-        self.grows_at = sample.now + round_trip;
+        self.next_growth = sample.now + round_trip;
         self.lost_at = if is_loss { sample.now } else { self.lost_at };
         self.event_until = Some(sample.now + round_trip * 2);
         self.bound = self.bound.into_iter().chain(most.map(|most| most.max(MIN_BOUND))).min();
@@ -226,9 +226,9 @@ impl RateController for CauseAware {
         self.verdict = sample.verdict;
         let most = self.measure(sample);
         let share = if self.queue.on_feedback(sample) { 0.0 } else { host_share(self.verdict) };
-        let exact = sample.lost_packets as f64 * share + self.rest;
+        let exact = sample.lost_packets as f64 * share + self.remainder;
         let by_host = (exact as u64).min(sample.lost_packets);
-        self.rest = (exact - by_host as f64).clamp(0.0, 1.0);
+        self.remainder = (exact - by_host as f64).clamp(0.0, 1.0);
         let lost_packets = sample.lost_packets - by_host;
         let loss = if lost_packets == 0 { LossRuns::none() } else { sample.loss };
         self.law.on_feedback(&FeedbackSample { lost_packets, host_lost_packets: by_host, loss, ..*sample });
@@ -273,7 +273,7 @@ mod tests {
     }
 
     /// Rate of a Reno flow beside one of `law`, Mbit/s.
-    fn left_to_reno(law: &str, queue: f64, verdict: Option<Verdict>) -> f64 {
+    fn share_of_reno(law: &str, queue: f64, verdict: Option<Verdict>) -> f64 {
         let mut flows = [flow(law, queue, verdict), flow("reno", queue, None)];
         measure_together(&mut flows, Span::from_secs(20));
         measure_together(&mut flows, Span::from_secs(100))[1].goodput.as_bps() as f64 / 1e6
@@ -311,7 +311,7 @@ mod tests {
         let lies = Some(Verdict::of(Cause::ReceiverHost));
         for law in ["reno", "cubic", "highspeed", "bbr", "sabul"] {
             for queue in [0.2, 0.4, 1.0] {
-                let [honest, lying] = [None, lies].map(|verdict| left_to_reno(law, queue, verdict));
+                let [honest, lying] = [None, lies].map(|verdict| share_of_reno(law, queue, verdict));
                 assert!(lying > 0.8 * honest, "{law}, {queue}: {lying} instead of {honest} Mbit/s");
             }
             let alone = flow(law, 1.0, lies).measure(Span::from_secs(60));

@@ -158,8 +158,8 @@ mod tests {
     const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
     const RTT: Span = Span::from_millis(100);
 
-    fn cubic(given: &[(&str, &str)]) -> Cubic {
-        Cubic::new(&LAW.parameters(given).unwrap().read())
+    fn cubic(settings: &[(&str, &str)]) -> Cubic {
+        Cubic::new(&LAW.parameters(settings).unwrap().read())
     }
 
     /// Acknowledges one window per round trip, `count` times; returns the window after each.
@@ -220,11 +220,11 @@ mod tests {
 
     #[test]
     fn a_loss_below_the_last_maximum_leaves_capacity_to_newer_flows() {
-        for (fast, wanted) in [("true", 68.0), ("false", 80.0)] {
+        for (fast, expected) in [("true", 68.0), ("false", 80.0)] {
             let mut law = cubic(&[("fast_convergence", fast)]);
             law.shrink(100.0);
             assert_near(law.shrink(80.0), 56.0, 1e-12);
-            assert_near(law.w_max, wanted, 1e-12);
+            assert_near(law.w_max, expected, 1e-12);
             law.shrink(90.0);
             assert_near(law.w_max, 90.0, 1e-12);
         }
@@ -235,11 +235,11 @@ mod tests {
         let (mut busy, mut idle) = (cubic(&[]), cubic(&[]));
         let begin = busy.shrink(1_000.0);
         idle.shrink(1_000.0);
-        let wanted = rounds(&mut busy, begin, RTT, 40, true);
+        let expected = rounds(&mut busy, begin, RTT, 40, true);
         let first = rounds(&mut idle, begin, RTT, 20, true);
         let between = rounds(&mut idle, first[19], RTT, 500, false);
         assert_eq!(between, vec![first[19]; 500]);
-        assert_near(rounds(&mut idle, first[19], RTT, 20, true)[19], wanted[39], 1e-9);
+        assert_near(rounds(&mut idle, first[19], RTT, 20, true)[19], expected[39], 1e-9);
     }
 
     #[test]
@@ -276,8 +276,8 @@ mod tests {
     }
 
     /// A law in the middle of a transfer over a path with one loss per `n` packets.
-    fn running(given: &[(&str, &str)], n: u64, rtt: Span, window: f64) -> Harness {
-        let mut law = built("cubic", given, UNBOUNDED);
+    fn running(settings: &[(&str, &str)], n: u64, rtt: Span, window: f64) -> Harness {
+        let mut law = built("cubic", settings, UNBOUNDED);
         let mut estimator = RttEstimator::new(rtt);
         estimator.on_sample(Time::ZERO, rtt);
         law.take_over(Rate::from_transfer((window * 1_472.0) as u64, rtt), &estimator);
@@ -297,8 +297,8 @@ mod tests {
     fn cubics_mean_window_matches_the_integral_of_an_epoch() {
         for (n, share) in [(10_000, 0.6), (10_000, 1.5), (100_000, 0.6), (100_000, 1.5)] {
             let first = n as f64 * share;
-            let (begin, wanted) = (of_rfc(first as u64, RTT), of_rfc(n, RTT));
-            let epoch = RTT.mul_f64(n as f64 / wanted);
+            let (begin, expected) = (of_rfc(first as u64, RTT), of_rfc(n, RTT));
+            let epoch = RTT.mul_f64(n as f64 / expected);
             let mut run = running(&[("fast_convergence", "false")], first as u64, RTT, begin);
             run.run_for(RTT.mul_f64(20.0 * first / begin));
             run.path.loss = Loss::EachNth(n);
@@ -308,7 +308,7 @@ mod tests {
                 // Reports are sent every 2 ms: on average a packet waits half of that.
                 let exact = integrated(first, n as f64, 0.101, begin / 0.925, epochs);
                 assert_near(found, exact, 0.025);
-                let before = std::mem::replace(&mut off, (found / wanted - 1.0).abs());
+                let before = std::mem::replace(&mut off, (found / expected - 1.0).abs());
                 assert!(off < before, "{off} {before}");
             }
             assert!(off < 0.07, "{off}");
@@ -318,13 +318,13 @@ mod tests {
     #[test]
     fn with_fast_convergence_cubics_mean_window_is_that_of_the_rfc() {
         for n in [10_000, 100_000] {
-            let wanted = of_rfc(n, RTT);
-            let epoch = RTT.mul_f64(n as f64 / wanted);
+            let expected = of_rfc(n, RTT);
+            let epoch = RTT.mul_f64(n as f64 / expected);
             for begin in [0.5, 1.0, 3.0] {
-                let mut run = running(&[], n, RTT, begin * wanted);
+                let mut run = running(&[], n, RTT, begin * expected);
                 run.run_for(epoch * 200);
                 let found = mean_window(&mut run, epoch, 200);
-                assert_near(found, wanted, 0.05);
+                assert_near(found, expected, 0.05);
             }
         }
     }
@@ -332,12 +332,12 @@ mod tests {
     #[test]
     fn where_reno_has_more_cubic_has_renos_mean_window() {
         for (n, millis) in [(1_000, 10), (10_000, 10), (100_000, 10), (1_000, 100)] {
-            let (rtt, wanted) = (Span::from_millis(millis), (1.5 * n as f64).sqrt());
-            assert!(wanted > of_rfc(n, rtt));
-            let epoch = rtt.mul_f64(n as f64 / wanted);
-            let mut run = running(&[], n, rtt, wanted);
+            let (rtt, expected) = (Span::from_millis(millis), (1.5 * n as f64).sqrt());
+            assert!(expected > of_rfc(n, rtt));
+            let epoch = rtt.mul_f64(n as f64 / expected);
+            let mut run = running(&[], n, rtt, expected);
             run.run_for(epoch * 50);
-            assert_near(mean_window(&mut run, epoch, 50), wanted, 0.05);
+            assert_near(mean_window(&mut run, epoch, 50), expected, 0.05);
         }
     }
 

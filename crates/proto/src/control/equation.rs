@@ -48,9 +48,9 @@ struct Share {
 
 impl Share {
     fn add(&mut self, lost: f64, packets: f64) {
-        let left = (-packets / self.memory).exp();
-        self.lost = self.lost * left + lost;
-        self.packets = self.packets * left + packets;
+        let decay = (-packets / self.memory).exp();
+        self.lost = self.lost * decay + lost;
+        self.packets = self.packets * decay + packets;
     }
 }
 

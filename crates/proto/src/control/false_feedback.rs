@@ -2,7 +2,7 @@
 
 use haul_base::{HostSample, Rate, Span, Time};
 
-use super::registry::own_laws;
+use super::registry::built_in_laws;
 use super::testing::{Harness, PathModel, boundary, built, literal_sample, lost_packet};
 use super::{FeedbackSample, LossRuns, Permit, Unit};
 use crate::rtt::RttEstimator;
@@ -53,7 +53,7 @@ fn lie<'a>(now: Time, n: u64, rtt: &'a RttEstimator, loss: &'a LossRuns) -> Feed
 
 #[test]
 fn duplicate_and_late_reports_change_nothing() {
-    for name in own_laws().map(|law| law.name) {
+    for name in built_in_laws().map(|law| law.name) {
         let (mut run, mut honest) = (running(name), running(name));
         for _ in 0..500 {
             run.run_for(Span::from_millis(10));
@@ -62,8 +62,8 @@ fn duplicate_and_late_reports_change_nothing() {
             run.law.on_feedback(&literal_sample(run.now, &rtt));
         }
         honest.run_for(Span::from_secs(5));
-        let (told, wanted) = (run.measure(Span::from_secs(10)), honest.measure(Span::from_secs(10)));
-        assert!(told.goodput > wanted.goodput.mul_f64(0.9), "{name}: {told:?} {wanted:?}");
+        let (told, expected) = (run.measure(Span::from_secs(10)), honest.measure(Span::from_secs(10)));
+        assert!(told.goodput > expected.goodput.mul_f64(0.9), "{name}: {told:?} {expected:?}");
     }
 }
 
@@ -89,20 +89,20 @@ fn lie_to(run: &mut Harness, name: &str) {
 
 #[test]
 fn false_reports_leave_sane_limits_and_laws_recover() {
-    for name in own_laws().map(|law| law.name) {
+    for name in built_in_laws().map(|law| law.name) {
         let mut run = running(name);
-        let wanted = run.measure(Span::from_secs(5)).goodput.mul_f64(0.8);
+        let expected = run.measure(Span::from_secs(5)).goodput.mul_f64(0.8);
         lie_to(&mut run, name);
         let Some((_, bytes)) = BY_UNIT.iter().find(|(by_unit, _)| *by_unit == name) else {
             run.run_for(Span::from_secs(3));
             let after = run.measure(Span::from_secs(5)).goodput;
-            assert!(after >= wanted, "{name}: {after} of {wanted}");
+            assert!(after >= expected, "{name}: {after} of {expected}");
             continue;
         };
         let sent = run.sent_bytes();
-        let back = run.run_until(Span::from_secs(120), |run| run.law.state().rate >= wanted);
+        let back = run.run_until(Span::from_secs(120), |run| run.law.state().rate >= expected);
         let took = run.sent_bytes() - sent;
         assert!(back.is_some() && took <= *bytes, "{name}: {back:?}, {took} bytes");
-        assert!(run.measure(Span::from_secs(10)).goodput >= wanted, "{name}: {:?}", run.law);
+        assert!(run.measure(Span::from_secs(10)).goodput >= expected, "{name}: {:?}", run.law);
     }
 }

@@ -67,8 +67,8 @@ struct Fast {
 
 impl Fast {
     fn next(&self, window: f64, base: f64, rtt: f64) -> f64 {
-        let wanted = base / rtt * window + self.alpha;
-        ((1.0 - self.gamma) * window + self.gamma * wanted).min(2.0 * window)
+        let target = base / rtt * window + self.alpha;
+        ((1.0 - self.gamma) * window + self.gamma * target).min(2.0 * window)
     }
 }
 
@@ -125,8 +125,8 @@ mod tests {
     fn in_equilibrium_alpha_packets_are_queued_and_none_is_lost() {
         for (alpha, mbps) in [(50.0, 100), (200.0, 1_000)] {
             let path = PathModel::bottleneck(Rate::from_mbps(mbps), Span::from_millis(50), 1.0);
-            let given = alpha.to_string();
-            let law = built("fast", &[("alpha", &given)], Rate::from_mbps(100_000));
+            let alpha_text = alpha.to_string();
+            let law = built("fast", &[("alpha", &alpha_text)], Rate::from_mbps(100_000));
             let mut run = Harness::new(law, path.clone());
             run.run_for(Span::from_secs(60));
             let steady = run.measure(Span::from_secs(60));

@@ -84,8 +84,8 @@ impl Gtp {
 
     fn on_round_trip(&mut self, loss: f64, may_rise: bool) {
         (self.phase, self.rate) = if loss > 0.0 {
-            let left = self.rate.mul_f64((1.0 - self.decrease * loss).max(0.0));
-            ("fall", left.max(self.least).min(self.rate))
+            let reduced = self.rate.mul_f64((1.0 - self.decrease * loss).max(0.0));
+            ("fall", reduced.max(self.least).min(self.rate))
         } else if may_rise {
             ("rise", self.rate.mul_f64(1.0 + self.rise))
         } else {
@@ -139,9 +139,9 @@ mod tests {
     const RTT: Span = Span::from_millis(20);
 
     /// Rates in Mbit/s after round trips of 1,000 packets with these losses, starting at 100.
-    fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
-        let given = [&[("first_rate", "100Mbit")], given].concat();
-        let mut law = built(NAME, &given, UNBOUNDED);
+    fn rates(settings: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
+        let settings = [&[("first_rate", "100Mbit")], settings].concat();
+        let mut law = built(NAME, &settings, UNBOUNDED);
         let rtt = RttEstimator::new(RTT);
         law.on_feedback(&feedback(Time::ZERO, &rtt, 0, 0, None));
         let each = |(n, &lost): (usize, &u64)| {
@@ -154,13 +154,13 @@ mod tests {
 
     #[test]
     fn the_rate_falls_by_the_loss_share_and_rises_by_its_own_share() {
-        for (given, losses, wanted) in [
+        for (settings, losses, expected) in [
             (&[][..], [0, 0, 100], [102.0, 104.04, 93.636]),
             (&[("decrease", "2"), ("rise", "0.1")], [0, 100, 0], [110.0, 88.0, 96.8]),
             (&[], [1_000, 0, 0], [5.0, 5.1, 5.202]),
         ] {
-            for (found, wanted) in rates(given, &losses).into_iter().zip(wanted) {
-                assert_near(found, wanted, 1e-6);
+            for (found, expected) in rates(settings, &losses).into_iter().zip(expected) {
+                assert_near(found, expected, 1e-6);
             }
         }
     }
@@ -172,9 +172,9 @@ mod tests {
             let mut run = Harness::new(law, PathModel::lossy(n));
             run.run_for(Span::from_secs(300));
             let steady = run.measure(Span::from_secs(300));
-            let wanted = n as f64 - 1.0 / rise.parse::<f64>().unwrap();
+            let expected = n as f64 - 1.0 / rise.parse::<f64>().unwrap();
             let found = steady.mean_rate.bytes_in(Span::from_millis(100)) as f64 / 1_472.0;
-            assert_near(found, wanted, 0.05);
+            assert_near(found, expected, 0.05);
         }
     }
 

@@ -210,11 +210,11 @@ impl HeldRate {
         is_marked || (sample.lost_packets > 0 && sample.loss.end_pn() > self.since_pn)
     }
 
-    fn judge(&mut self, end: &Boundary) {
+    fn evaluate(&mut self, end: &Boundary) {
         let Some(window) = &mut self.window else { return };
-        let told = std::mem::take(window);
-        if !told.is_empty() {
-            self.law.on_feedback(&told.sample(&self.rtt));
+        let ended = std::mem::take(window);
+        if !ended.is_empty() {
+            self.law.on_feedback(&ended.sample(&self.rtt));
         }
         for unit in Unit::ALL {
             self.law.on_boundary(&Boundary { unit, ..*end });
@@ -260,7 +260,7 @@ impl RateController for HeldRate {
         if self.window.is_none() {
             self.law.on_boundary(end);
         } else if end.unit == Unit::Window {
-            self.judge(end);
+            self.evaluate(end);
         }
     }
 
@@ -339,7 +339,7 @@ mod tests {
     fn losses_at_the_previous_rate_are_no_event() {
         let mut law = Mode::Rate.hold(built("asynch", &[], CEILING), Span::from_millis(20));
         let rtt = RttEstimator::new(Span::from_millis(20));
-        let tell = |law: &mut Box<dyn RateController>, millis: u64, lost_pn: Option<u64>, drain: u64| {
+        let report = |law: &mut Box<dyn RateController>, millis: u64, lost_pn: Option<u64>, drain: u64| {
             let mut loss = LossRuns::default();
             if let Some(pn) = lost_pn {
                 loss.push(lost_packet(pn));
@@ -351,14 +351,14 @@ mod tests {
             law.on_feedback(&FeedbackSample { next_pn: millis * 100, loss: &loss, ..sample });
             law.state().rate.as_bps() / 1_000_000
         };
-        tell(&mut law, 0, None, 140);
+        report(&mut law, 0, None, 140);
         assert_eq!(
-            tell(&mut law, 100, Some(50), 100),
+            report(&mut law, 100, Some(50), 100),
             150,
             "an event; a single raised interval is no reason"
         );
-        assert_eq!(tell(&mut law, 200, Some(9_999), 100), 150, "the law has fallen to 100: not shown");
-        assert_eq!(tell(&mut law, 300, Some(10_000), 90), 100);
+        assert_eq!(report(&mut law, 200, Some(9_999), 100), 150, "the law has fallen to 100: not shown");
+        assert_eq!(report(&mut law, 300, Some(10_000), 90), 100);
     }
 
     /// Falls to 1 Mbit/s in silence, and rises by 1 Mbit/s with each feedback.
@@ -391,28 +391,28 @@ mod tests {
     fn after_silence_the_rate_recovers_and_holds_again() {
         let mut law = Mode::Rate.hold(Box::new(Climber(50)), Span::from_millis(20));
         let rtt = RttEstimator::new(Span::from_millis(20));
-        let tell = |law: &mut Box<dyn RateController>, round: u64| {
+        let report = |law: &mut Box<dyn RateController>, round: u64| {
             let sample = feedback(Time::ZERO + Span::from_millis(20 * round), &rtt, 200, 0, None);
             law.on_feedback(&FeedbackSample { next_pn: 200 * round, ..sample });
             law.state().rate
         };
-        assert_eq!(tell(&mut law, 1), Rate::from_mbps(50));
+        assert_eq!(report(&mut law, 1), Rate::from_mbps(50));
         law.on_silence(Time::ZERO + Span::from_millis(400), 1);
         law.on_silence(Time::ZERO + Span::from_millis(800), 2);
         assert_eq!(law.state().rate, Rate::from_mbps(1));
-        let back: Vec<Rate> = (60..130).map(|round| tell(&mut law, round)).collect();
+        let back: Vec<Rate> = (60..130).map(|round| report(&mut law, round)).collect();
         assert_eq!((back[0], back[48]), (Rate::from_mbps(2), Rate::from_mbps(50)));
         assert!(back[49..].iter().all(|&rate| rate == Rate::from_mbps(50)), "{back:?}");
     }
 
     #[test]
     fn a_law_that_evaluates_any_unit_evaluates_the_window() {
-        for (name, given) in [
+        for (name, settings) in [
             ("non_aggressive", &[][..]),
             ("state_based", &[]),
             ("rapid_plus", &[("per", "round"), ("k", "1")]),
         ] {
-            let mut law = Mode::Window.hold(built(name, given, CEILING), Span::from_millis(20));
+            let mut law = Mode::Window.hold(built(name, settings, CEILING), Span::from_millis(20));
             let rtt = RttEstimator::new(Span::from_millis(20));
             let before = law.state().rate;
             for n in 1..4u64 {

@@ -141,14 +141,14 @@ mod tests {
         for (loss, cases, intervals) in [("events", &events[..], 14.0), ("packets", &packets, 60.0)] {
             for &(n, decide) in cases {
                 let memory = (20 * n).to_string();
-                let given = [("decide", decide), ("loss", loss), ("memory", &memory)];
+                let settings = [("decide", decide), ("loss", loss), ("memory", &memory)];
                 let path = PathModel { unit_window: 2_000_000, ..PathModel::lossy(n) };
-                let mut run = Harness::new(built("highspeed", &given, UNBOUNDED), path);
-                let wanted = response(1.0 / n as f64, 38.0);
-                run.run_for(Span::from_secs_f64(20.0 + intervals * n as f64 / wanted * 0.1));
+                let mut run = Harness::new(built("highspeed", &settings, UNBOUNDED), path);
+                let expected = response(1.0 / n as f64, 38.0);
+                run.run_for(Span::from_secs_f64(20.0 + intervals * n as f64 / expected * 0.1));
                 let steady = run.measure(Span::from_secs(30));
                 let in_flight = steady.mean_rate.bytes_in(RTT) as f64 / 1_472.0;
-                assert_near(in_flight, wanted, 0.05);
+                assert_near(in_flight, expected, 0.05);
             }
         }
     }
@@ -176,13 +176,13 @@ mod tests {
 
     #[test]
     fn bursts_are_one_event_or_many_packets() {
-        for (loss, wanted) in [("events", 1.0 / 10_000.0), ("packets", 10.0 / 10_000.0)] {
+        for (loss, expected) in [("events", 1.0 / 10_000.0), ("packets", 10.0 / 10_000.0)] {
             let mut law = built("highspeed", &[("loss", loss), ("memory", "100000")], UNBOUNDED);
             let mut pn = 0;
             for n in 0..200 {
                 feed(law.as_mut(), n * 200, &mut pn, 9_990, 10);
             }
-            assert_near(window(law.as_ref()), response(wanted, 38.0), 0.05);
+            assert_near(window(law.as_ref()), response(expected, 38.0), 0.05);
         }
     }
 

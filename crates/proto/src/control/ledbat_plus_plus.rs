@@ -395,8 +395,8 @@ mod tests {
             ["ledbat_plus_plus", "reno"].map(|name| Harness::new(built(name, &[], UNBOUNDED), path.clone()));
         measure_together(&mut flows, Span::from_secs(60));
         let shares = shares(&mut flows, 120);
-        let [own, reno] = shares[..] else { panic!("{shares:?}") };
-        assert!(own < 5.0 && reno > 40.0, "{own} {reno}");
+        let [ledbat, reno] = shares[..] else { panic!("{shares:?}") };
+        assert!(ledbat < 5.0 && reno > 40.0, "{ledbat} {reno}");
     }
 
     #[test]

@@ -68,12 +68,12 @@ pub(crate) struct Known {
 }
 
 impl OpenUnits {
-    /// Adds packets to the current unit; `left` returns how many more packets (of the given size) it takes.
-    fn on_sent(&mut self, mut sent: Sent, left: impl Fn(&Open, u64) -> u64) {
+    /// Adds packets to the current unit; `remaining` returns how many more packets (of the given size) it takes.
+    fn on_sent(&mut self, mut sent: Sent, remaining: impl Fn(&Open, u64) -> u64) {
         let size = (sent.bytes / sent.packets.max(1)).max(1);
         while sent.packets > 0 {
             let open = self.present(sent.now, sent.first_pn);
-            let room = left(open, size);
+            let room = remaining(open, size);
             let packets = sent.packets.min(room);
             let bytes = if packets == sent.packets { sent.bytes } else { packets * size };
             open.packets += packets;
@@ -186,7 +186,7 @@ const MAX_GAPS: usize = 128;
 
 /// Packet numbers of packets without data.
 #[derive(Debug, Default)]
-struct OtherNumbers {
+struct PacketsWithoutData {
     /// Packet number after the newest data packet.
     end_pn: u64,
     /// First data packet after each gap, and the total of numbers in all gaps up to it.
@@ -194,7 +194,7 @@ struct OtherNumbers {
     all: u64,
 }
 
-impl OtherNumbers {
+impl PacketsWithoutData {
     fn on_sent(&mut self, sent: &Sent) {
         let others = sent.first_pn.saturating_sub(self.end_pn);
         self.end_pn = self.end_pn.max(sent.first_pn + sent.packets);
@@ -212,8 +212,8 @@ impl OtherNumbers {
 
     /// Returns the number of packets without data before a data packet.
     fn before(&self, pn: u64) -> u64 {
-        let behind = self.gaps.partition_point(|(first_pn, _)| *first_pn <= pn);
-        behind.checked_sub(1).and_then(|at| self.gaps.get(at)).map_or(0, |(_, all)| *all)
+        let index = self.gaps.partition_point(|(first_pn, _)| *first_pn <= pn);
+        index.checked_sub(1).and_then(|at| self.gaps.get(at)).map_or(0, |(_, all)| *all)
     }
 }
 
@@ -223,7 +223,7 @@ impl OtherNumbers {
 pub(crate) struct LossLedger {
     /// Runs since the last feedback.
     runs: LossRuns,
-    others: OtherNumbers,
+    others: PacketsWithoutData,
     windows: OpenUnits,
     segments: OpenUnits,
     chunks: OpenUnits,
@@ -261,9 +261,9 @@ impl LossLedger {
     }
 
     /// Sets whether transmission windows have signatures from now on; if not, open windows lose theirs.
-    pub(crate) fn record_signatures(&mut self, wanted: bool) {
-        self.windows.records = wanted;
-        self.windows.open.iter_mut().for_each(|open| open.has_all &= wanted);
+    pub(crate) fn record_signatures(&mut self, is_requested: bool) {
+        self.windows.records = is_requested;
+        self.windows.open.iter_mut().for_each(|open| open.has_all &= is_requested);
     }
 
     /// Returns the next unit whose outcome is known, and whether `signature` was set for it: only for
@@ -352,9 +352,9 @@ mod tests {
         ledger.on_sent(sent(11, 100, 1), 100_000);
         assert_eq!(boundaries(&mut ledger, &known(99, 10)), []);
         assert_eq!(boundaries(&mut ledger, &known(100, 11)), []);
-        let judged = boundaries(&mut ledger, &known(200, 12));
+        let evaluated = boundaries(&mut ledger, &known(200, 12));
         assert_eq!(
-            (judged.len(), judged[0].unit, judged[0].packets, judged[0].bytes),
+            (evaluated.len(), evaluated[0].unit, evaluated[0].packets, evaluated[0].bytes),
             (1, Unit::Window, 100, 100_000)
         );
     }
@@ -369,9 +369,9 @@ mod tests {
         ledger.on_sent(sent(15, 52, 7), u64::MAX);
         ledger.on_lost(49, 0);
         ledger.on_lost(51, 0);
-        let judged = boundaries(&mut ledger, &known(51, 11));
+        let evaluated = boundaries(&mut ledger, &known(51, 11));
         assert_eq!(
-            (judged.len(), judged[0].unit, judged[0].packets, judged[0].lost),
+            (evaluated.len(), evaluated[0].unit, evaluated[0].packets, evaluated[0].lost),
             (1, Unit::Round, 50, 1)
         );
         ledger.end(Unit::Chunk, at(16), 59);
@@ -380,9 +380,9 @@ mod tests {
 
     #[test]
     fn windows_have_signatures_if_requested() {
-        for wanted in [true, false] {
+        for is_requested in [true, false] {
             let mut ledger = LossLedger::default();
-            ledger.record_signatures(wanted);
+            ledger.record_signatures(is_requested);
             // A packet without data, number 60, is sent in the first window.
             ledger.on_sent(sent(10, 0, 60), 100_000);
             ledger.on_sent(sent(11, 61, 100), 100_000);
@@ -392,10 +392,10 @@ mod tests {
             let mut signature = Signature::new();
             let taken = ledger.take_boundary(at(50), &known(160, 20), &mut signature);
             let (end, has_signature) = taken.unwrap();
-            assert_eq!((end.packets, end.lost, has_signature), (100, 5, wanted));
+            assert_eq!((end.packets, end.lost, has_signature), (100, 5, is_requested));
             let run = |first, packets| Run { first, packets };
-            let runs = if wanted { vec![run(5, 3), run(99, 2)] } else { vec![] };
-            assert_eq!((signature.packets(), signature.runs()), (101 * u64::from(wanted), &runs[..]));
+            let runs = if is_requested { vec![run(5, 3), run(99, 2)] } else { vec![] };
+            assert_eq!((signature.packets(), signature.runs()), (101 * u64::from(is_requested), &runs[..]));
         }
     }
 
@@ -410,9 +410,9 @@ mod tests {
         }
         let mut runs = LossRuns::default();
         ledger.swap_runs(&mut runs);
-        let told: Vec<_> =
+        let found: Vec<_> =
             runs.list().iter().map(|run| (run.first_pn, run.packets, run.without_data)).collect();
-        assert_eq!(told, [(13, 2, 0), (17, 3, 2), (21, 1, 3)]);
+        assert_eq!(found, [(13, 2, 0), (17, 3, 2), (21, 1, 3)]);
     }
 
     /// It had one with the losses from before the change of the recipe.

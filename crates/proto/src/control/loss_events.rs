@@ -61,8 +61,9 @@ impl Intervals {
 
     fn weighted(&self, intervals: impl Iterator<Item = f64>) -> f64 {
         let used = self.closed.len().min(self.kept);
-        let whole: f64 = (0..used).map(|i| self.weight(i)).sum();
-        intervals.take(used).enumerate().map(|(i, packets)| packets * self.weight(i)).sum::<f64>() / whole
+        let total_weight: f64 = (0..used).map(|i| self.weight(i)).sum();
+        intervals.take(used).enumerate().map(|(i, packets)| packets * self.weight(i)).sum::<f64>()
+            / total_weight
     }
 
     /// Removes all intervals.
@@ -102,8 +103,8 @@ mod tests {
     fn the_mean_interval_is_weighted_as_in_tfrc_and_a_long_open_one_counts() {
         let mut intervals = Intervals::new(8);
         let weights: Vec<_> = (0..8).map(|i| intervals.weight(i)).collect();
-        for (weight, wanted) in weights.iter().zip([1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]) {
-            assert_near(*weight, wanted, 1e-12);
+        for (weight, expected) in weights.iter().zip([1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]) {
+            assert_near(*weight, expected, 1e-12);
         }
         assert_eq!(intervals.mean(), None);
         for packets in [600.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0] {

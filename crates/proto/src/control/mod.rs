@@ -59,7 +59,7 @@ pub(crate) use registry::add_law;
 pub use registry::{build_controller, law, law_names, laws};
 #[cfg(test)]
 pub(crate) use sample::LostPacket;
-pub use sample::{Boundary, FeedbackSample, LossRun, LossRuns, OwnHost, SentBatch, Unit};
+pub use sample::{Boundary, FeedbackSample, LocalHostSample, LossRun, LossRuns, SentBatch, Unit};
 
 /// What a controller permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,15 +180,15 @@ pub trait RateController: Debug + Send {
 
     /// The receiver asks for a pause of this length, at most [`MAX_PAUSE`], because it expects not to
     /// read. By default ignored.
-    fn on_pause(&mut self, now: Time, lasts: Span) {
-        let _ = (now, lasts);
+    fn on_pause(&mut self, now: Time, duration: Span) {
+        let _ = (now, duration);
     }
 
     /// Called on the receiver's instance of the recipe's law, which sends nothing: with each load sample of
     /// the receiver's host, and at the law's deadline. Returns for how long the sender should pause, if it
     /// should.
-    fn advise(&mut self, own: &OwnHost) -> Option<Span> {
-        let _ = own;
+    fn advise(&mut self, sample: &LocalHostSample) -> Option<Span> {
+        let _ = sample;
         None
     }
 
@@ -235,12 +235,12 @@ macro_rules! forward_to_law {
             self.law.deadline()
         }
 
-        fn on_pause(&mut self, now: haul_base::Time, lasts: haul_base::Span) {
-            self.law.on_pause(now, lasts);
+        fn on_pause(&mut self, now: haul_base::Time, duration: haul_base::Span) {
+            self.law.on_pause(now, duration);
         }
 
-        fn advise(&mut self, own: &$crate::control::OwnHost) -> Option<haul_base::Span> {
-            self.law.advise(own)
+        fn advise(&mut self, sample: &$crate::control::LocalHostSample) -> Option<haul_base::Span> {
+            self.law.advise(sample)
         }
 
         fn report_interval(&self) -> Option<haul_base::Span> {

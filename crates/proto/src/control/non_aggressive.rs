@@ -187,8 +187,8 @@ mod tests {
     const PATH: Rate = Rate::from_mbps(100);
 
     /// Rates (Mbit/s) after each of a series of chunks with these losses per 10,000 packets.
-    fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<u64> {
-        let mut law = built("non_aggressive", given, PATH);
+    fn rates(settings: &[(&str, &str)], losses: &[u64]) -> Vec<u64> {
+        let mut law = built("non_aggressive", settings, PATH);
         let each = |&lost: &u64| {
             law.on_boundary(&boundary(Unit::Chunk, 0, lost));
             law.state().rate.as_bps() / 1_000_000

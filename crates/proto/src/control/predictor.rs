@@ -50,13 +50,13 @@ const GAP: f64 = 4.0;
 /// retransmission takes one more than that of a first transmission.
 const FOUND_ROUNDS: u64 = 3;
 
-/// A predicted suspension: sending should change from `from` until `until`. `lasts` is the length of the
+/// A predicted suspension: sending should change from `from` until `until`. `duration` is the length of the
 /// suspension itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Suspension {
     pub(super) from: Time,
     pub(super) until: Time,
-    pub(super) lasts: Span,
+    pub(super) duration: Span,
 }
 
 /// Intervals and lengths of past suspensions.
@@ -107,10 +107,10 @@ impl Periodic {
         }
         let over = now.since(self.last).as_secs_f64() + lead.as_secs_f64() - self.length;
         let periods = (over / self.period).ceil().max(1.0);
-        let lasts = Span::from_secs_f64(self.length);
+        let duration = Span::from_secs_f64(self.length);
         let from = (self.last + Span::from_secs_f64(self.period * periods)) - lead;
-        let until = from + lasts;
-        (periods <= self.blind as f64 && until > now).then_some(Suspension { from, until, lasts })
+        let until = from + duration;
+        (periods <= self.blind as f64 && until > now).then_some(Suspension { from, until, duration })
     }
 }
 
@@ -146,7 +146,7 @@ struct SawTooth {
     before: Option<(Time, Span)>,
     /// Mean length of the suspensions seen in the teeth, seconds.
     length: f64,
-    teeth: u64,
+    cycles: u64,
     blind: u64,
     /// Times acted since a complete tooth was seen.
     acted: u64,
@@ -174,13 +174,13 @@ impl SawTooth {
             if at < paused_until {
                 return None;
             }
-            (self.teeth, self.acted) = (self.teeth + 1, 0);
-            let gain = if self.teeth == 1 { 1.0 } else { GAIN };
+            (self.cycles, self.acted) = (self.cycles + 1, 0);
+            let gain = if self.cycles == 1 { 1.0 } else { GAIN };
             self.length += (now.since(at).as_secs_f64() - self.length) * gain;
             return None;
         }
         let half = (least + most) / 2;
-        if self.teeth == 0 || before <= half || value > half {
+        if self.cycles == 0 || before <= half || value > half {
             return None;
         }
         self.acted += 1;
@@ -189,8 +189,8 @@ impl SawTooth {
         }
         let fall = before.saturating_sub(value).as_secs_f64() / now.since(at).as_secs_f64().max(1e-6);
         let to_minimum = value.saturating_sub(least).as_secs_f64() / fall.max(1e-6);
-        let lasts = Span::from_secs_f64(self.length);
-        Some(Suspension { from: now, until: now + Span::from_secs_f64(to_minimum) + lasts, lasts })
+        let duration = Span::from_secs_f64(self.length);
+        Some(Suspension { from: now, until: now + Span::from_secs_f64(to_minimum) + duration, duration })
     }
 }
 
@@ -199,7 +199,7 @@ impl SawTooth {
 struct Spacing {
     /// Mean spacing in seconds.
     usual: f64,
-    heard: Option<Time>,
+    last_sample_at: Option<Time>,
     in_flight: bool,
 }
 
@@ -212,7 +212,7 @@ impl Spacing {
         noticeable: Span,
         paused_until: Time,
     ) -> Option<(Time, Span)> {
-        let before = self.heard.replace(sample.now);
+        let before = self.last_sample_at.replace(sample.now);
         let was_in_flight =
             std::mem::replace(&mut self.in_flight, sample.in_flight > 0 && !sample.app_limited);
         let before =
@@ -267,7 +267,7 @@ impl Predictor {
                     extremes,
                     before: None,
                     length: 0.0,
-                    teeth: 0,
+                    cycles: 0,
                     blind,
                     acted: 0,
                 })
@@ -297,9 +297,9 @@ impl Predictor {
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> Option<Suspension> {
         let (now, rtt) = (sample.now, sample.rtt.smoothed());
         match &mut self.sense {
-            Sense::SleepAverage(tooth) => {
+            Sense::SleepAverage(saw_tooth) => {
                 let value = sample.host?.sleep_average?;
-                return tooth.on_value(now, value, self.noticeable, self.paused_until);
+                return saw_tooth.on_value(now, value, self.noticeable, self.paused_until);
             }
             Sense::ReadDelay => {
                 if let Some(delay) = sample.read_delay {

@@ -48,7 +48,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
         Ok(Box::new(Proactive {
             reaction: Reaction::new("proactive", &parameters.reaction, config)?,
             predictor: Predictor::new(&parameters.predictor),
-            holds: parameters.act == Action::Hold,
+            uses_hold: parameters.act == Action::Hold,
             buffer: parameters.socket_buffer.0,
             longest: parameters.longest,
             fill: 0,
@@ -65,7 +65,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
 struct Proactive {
     reaction: Reaction,
     predictor: Predictor,
-    holds: bool,
+    uses_hold: bool,
     buffer: u64,
     longest: Span,
     /// Fill level of the socket buffer, in thousandths.
@@ -90,7 +90,7 @@ impl Proactive {
         {
             let until = due.until.min(now + self.longest);
             self.acting = Some(Suspension { until, ..due });
-            if self.holds {
+            if self.uses_hold {
                 self.predictor.on_pause(until);
             }
         }
@@ -105,16 +105,16 @@ impl Proactive {
 
     /// Returns the rate at which the socket buffer holds all data of the suspension.
     fn rate(&self) -> Rate {
-        let Some(acting) = self.acting.filter(|_| !self.holds) else { return self.reaction.rate };
+        let Some(acting) = self.acting.filter(|_| !self.uses_hold) else { return self.reaction.rate };
         let free = self.buffer - self.buffer * u64::from(self.fill.min(1_000)) / 1_000;
-        let bearable = Rate::from_transfer(free, acting.lasts.max(Span::from_micros(1)));
-        clamped(bearable.min(self.reaction.rate), self.reaction.ceiling)
+        let max_rate = Rate::from_transfer(free, acting.duration.max(Span::from_micros(1)));
+        clamped(max_rate.min(self.reaction.rate), self.reaction.ceiling)
     }
 }
 
 impl RateController for Proactive {
     fn permit(&self) -> Permit {
-        match self.acting.filter(|_| self.holds) {
+        match self.acting.filter(|_| self.uses_hold) {
             Some(acting) => Permit::Pause(acting.until),
             None => Permit::Go(Limits::at_rate(self.rate())),
         }
@@ -155,7 +155,7 @@ impl RateController for Proactive {
 
     fn state(&self) -> RateState {
         let phase = match self.acting {
-            Some(_) if self.holds => "hold",
+            Some(_) if self.uses_hold => "hold",
             Some(_) => "lower",
             None => self.reaction.phase,
         };
@@ -185,9 +185,9 @@ mod tests {
     }
 
     /// Long-run loss rate and goodput on the loaded host. The rate never falls by itself.
-    fn outcome(given: &[(&str, &str)]) -> (f64, Rate) {
+    fn outcome(settings: &[(&str, &str)]) -> (f64, Rate) {
         let always = [("raised", "1000"), ("socket_buffer", "900000B")];
-        let mut run = Harness::new(built("proactive", &[&always, given].concat(), RATE), loaded());
+        let mut run = Harness::new(built("proactive", &[&always, settings].concat(), RATE), loaded());
         run.run_for(Span::from_secs(10));
         let measured = run.measure(Span::from_secs(30));
         (measured.loss_rate(), measured.goodput)
@@ -217,8 +217,8 @@ mod tests {
     fn an_idle_receiver_causes_no_slowdown() {
         for predictor in ["read_delay", "run_delay", "gaps", "host_losses", "sleep_average"] {
             let path = PathModel { drain: Some(Rate::from_mbps(1_000)), ..PathModel::default() };
-            let given = [("predictor", predictor), ("act", "hold")];
-            let mut run = Harness::new(built("proactive", &given, RATE), path);
+            let settings = [("predictor", predictor), ("act", "hold")];
+            let mut run = Harness::new(built("proactive", &settings, RATE), path);
             let measured = run.measure(Span::from_secs(20));
             assert!(measured.held < 1e-9 && measured.lost == 0, "{predictor}: {measured:?}");
         }
@@ -226,10 +226,10 @@ mod tests {
 
     #[test]
     fn halfway_through_the_saw_tooth_it_sends_what_the_socket_buffer_holds() {
-        let given = [("predictor", "sleep_average"), ("socket_buffer", "1MB")];
-        let mut law = built("proactive", &given, RATE);
+        let settings = [("predictor", "sleep_average"), ("socket_buffer", "1MB")];
+        let mut law = built("proactive", &settings, RATE);
         let rtt = RttEstimator::new(Span::from_millis(20));
-        let mut tell = |millis: u64, sleep: u64, fill: u16| {
+        let mut report = |millis: u64, sleep: u64, fill: u16| {
             let now = Time::ZERO + Span::from_millis(millis);
             let host = HostSample {
                 sleep_average: Some(Span::from_millis(sleep)),
@@ -241,14 +241,14 @@ mod tests {
         };
         // The first tooth shows the extremes, 200 to 800 ms, and that the suspension took 100 ms.
         for (n, sleep) in [800, 600, 400, 200].into_iter().enumerate() {
-            assert_eq!(tell(n as u64 * 10, sleep, 0).0, "steady");
+            assert_eq!(report(n as u64 * 10, sleep, 0).0, "steady");
         }
-        assert_eq!(tell(130, 800, 0).0, "steady");
-        assert_eq!(tell(140, 600, 0).0, "steady");
+        assert_eq!(report(130, 800, 0).0, "steady");
+        assert_eq!(report(140, 600, 0).0, "steady");
         // Half-way is 500; 400 is 200 above the minimum, at 20 a millisecond, and 100 ms more.
         let until = Time::ZERO + Span::from_millis(150 + 10 + 100);
-        assert_eq!(tell(150, 400, 0), ("lower", 80_000_000, Some(until)));
-        assert_eq!(tell(155, 300, 500), ("lower", 40_000_000, Some(until)));
+        assert_eq!(report(150, 400, 0), ("lower", 80_000_000, Some(until)));
+        assert_eq!(report(155, 300, 500), ("lower", 40_000_000, Some(until)));
         let mut law = law;
         law.on_deadline(until);
         assert_eq!((law.state().rate, law.deadline()), (RATE, None));
@@ -256,21 +256,21 @@ mod tests {
 
     #[test]
     fn it_acts_one_round_trip_before_a_regular_suspension_and_for_its_length() {
-        let given = [("predictor", "read_delay"), ("act", "hold"), ("seen", "3"), ("blind", "2")];
-        let mut law = built("proactive", &given, RATE);
+        let settings = [("predictor", "read_delay"), ("act", "hold"), ("seen", "3"), ("blind", "2")];
+        let mut law = built("proactive", &settings, RATE);
         let rtt = RttEstimator::new(Span::from_millis(20));
         let at = |millis| Time::ZERO + Span::from_millis(millis);
-        let mut tell = |millis: u64, delay: u64| {
+        let mut report = |millis: u64, delay: u64| {
             let read_delay = Some(Span::from_millis(delay));
             law.on_feedback(&FeedbackSample { read_delay, ..feedback(at(millis), &rtt, 100, 0, None) });
             law.deadline()
         };
         // Detected when they are over, at 1,040, 1,140 and 1,240; they began 40 ms earlier.
         for begun in [1_000, 1_100] {
-            assert_eq!((tell(begun + 40, 40), tell(begun + 42, 0)), (None, None));
+            assert_eq!((report(begun + 40, 40), report(begun + 42, 0)), (None, None));
         }
-        assert_eq!(tell(1_240, 40), None);
-        assert_eq!(tell(1_242, 0), Some(at(1_280)), "the next at 1,300, less a round trip");
+        assert_eq!(report(1_240, 40), None);
+        assert_eq!(report(1_242, 0), Some(at(1_280)), "the next at 1,300, less a round trip");
         law.on_deadline(at(1_280));
         assert_eq!(law.permit(), Permit::Pause(at(1_320)));
         law.on_deadline(at(1_320));
@@ -290,10 +290,10 @@ mod tests {
     #[test]
     fn only_gaps_with_host_losses_count() {
         let predicted = |cause: Option<Cause>| {
-            let given = [("predictor", "host_losses"), ("act", "hold"), ("seen", "3")];
-            let mut law = built("proactive", &given, RATE);
+            let settings = [("predictor", "host_losses"), ("act", "hold"), ("seen", "3")];
+            let mut law = built("proactive", &settings, RATE);
             let rtt = RttEstimator::new(Span::from_millis(20));
-            let mut tell = |millis: u64, lost: u64| {
+            let mut report = |millis: u64, lost: u64| {
                 let (now, verdict) = (Time::ZERO + Span::from_millis(millis), cause.map(Verdict::of));
                 let sample =
                     FeedbackSample { in_flight: 1_000_000, verdict, ..feedback(now, &rtt, 100, lost, None) };
@@ -301,23 +301,23 @@ mod tests {
                 law.deadline()
             };
             // Silent from 50 to 90 ms of every 200; losses are detected a round trip later.
-            let heard = (0..1_000u64).step_by(2).filter(|millis| !(52..90).contains(&(millis % 200)));
-            heard.map(|millis| tell(millis, u64::from(millis % 200 == 110))).last().unwrap()
+            let samples = (0..1_000u64).step_by(2).filter(|millis| !(52..90).contains(&(millis % 200)));
+            samples.map(|millis| report(millis, u64::from(millis % 200 == 110))).last().unwrap()
         };
         for cause in [None, Some(Cause::Congestion), Some(Cause::Random)] {
             assert_eq!(predicted(cause), None, "{cause:?}");
         }
         let Some(next) = predicted(Some(Cause::ReceiverHost)) else { panic!("nothing is predicted") };
-        let wanted = Time::ZERO + Span::from_millis(1_050 - 20);
-        assert!(next.since(wanted).max(wanted.since(next)) <= Span::from_millis(2), "{next:?}");
+        let expected = Time::ZERO + Span::from_millis(1_050 - 20);
+        assert!(next.since(expected).max(expected.since(next)) <= Span::from_millis(2), "{next:?}");
     }
 
     #[test]
     fn actions_are_bounded_and_at_least_one_round_trip_apart() {
-        let given = [("act", "hold"), ("seen", "2"), ("longest", "30ms"), ("irregularity", "1")];
-        let mut law = built("proactive", &given, RATE);
+        let settings = [("act", "hold"), ("seen", "2"), ("longest", "30ms"), ("irregularity", "1")];
+        let mut law = built("proactive", &settings, RATE);
         let rtt = RttEstimator::new(Span::from_millis(20));
-        let (mut held, mut gone, mut longest) = (0, 0, Span::ZERO);
+        let (mut held, mut permitted, mut longest) = (0, 0, Span::ZERO);
         for millis in 0..20_000u64 {
             let now = Time::ZERO + Span::from_millis(millis);
             // A receiver that reports arbitrary values.
@@ -326,12 +326,12 @@ mod tests {
             law.on_deadline(now);
             match law.permit() {
                 Permit::Pause(until) => (held, longest) = (held + 1, longest.max(until.since(now))),
-                Permit::Go(_) => gone += 1,
+                Permit::Go(_) => permitted += 1,
             }
         }
         assert!(
-            longest <= Span::from_millis(30) && gone * 3 > held,
-            "{held} ms held, {gone} ms not, {longest}"
+            longest <= Span::from_millis(30) && permitted * 3 > held,
+            "{held} ms held, {permitted} ms not, {longest}"
         );
     }
 }

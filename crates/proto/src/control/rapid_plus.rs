@@ -21,7 +21,7 @@ use haul_base::{Rate, Span, Time};
 use haul_stack::{Configuration as _, choice, configuration};
 
 use super::reaction::{
-    FeedbackSums, Interval, clamped, fallen, first_rate, interval, least, rate_or_ceiling,
+    FeedbackSums, Interval, clamped, first_rate, interval, least, rate_or_ceiling, reduced_rate,
 };
 use super::{
     Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
@@ -117,7 +117,7 @@ impl RapidPlus {
         let (before, drain_before) = std::mem::replace(&mut self.before, (loss, Some(ended.drain)));
         if loss > before {
             let drain = drain_before.unwrap_or(ended.drain);
-            self.rate = fallen(self.rate, drain, self.least, self.ceiling);
+            self.rate = reduced_rate(self.rate, drain, self.least, self.ceiling);
             (self.count, self.decrease, self.phase) = (0, 0.0, "fall");
             return;
         }
@@ -185,28 +185,28 @@ mod tests {
     const GIGABIT: Rate = Rate::from_mbps(1_000);
 
     /// Rates (Mbit/s) after each of several iterations of 10,000 packets. The receiver reads at 400 + 10 n.
-    fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
-        let mut law = built("rapid_plus", &[&FIRST, given].concat(), GIGABIT);
+    fn rates(settings: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
+        let mut law = built("rapid_plus", &[&FIRST, settings].concat(), GIGABIT);
         let rtt = RttEstimator::new(Span::from_millis(20));
         let rate = |law: &dyn RateController| law.state().rate.as_bps() as f64 / 1e6;
         // The first feedback starts the first interval.
         law.on_feedback(&feedback(Time::ZERO, &rtt, 0, 0, Some(Rate::from_mbps(400))));
-        let mut told = Vec::new();
+        let mut found = Vec::new();
         for (n, &lost) in losses.iter().enumerate() {
             let n = n as u64;
             let now = Time::ZERO + Span::from_millis(100 * (n + 1));
             law.on_feedback(&feedback(now, &rtt, 10_000 - lost, lost, Some(Rate::from_mbps(400 + 10 * n))));
             law.on_boundary(&boundary(Unit::Round, n * 10_000, lost));
-            told.push(rate(law.as_ref()));
+            found.push(rate(law.as_ref()));
         }
-        told
+        found
     }
 
     #[track_caller]
-    fn assert_rates(found: &[f64], wanted: &[f64]) {
-        assert_eq!(found.len(), wanted.len());
-        for (found, wanted) in found.iter().zip(wanted) {
-            assert_near(*found, *wanted, 1e-6);
+    fn assert_rates(found: &[f64], expected: &[f64]) {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert_near(*found, *expected, 1e-6);
         }
     }
 

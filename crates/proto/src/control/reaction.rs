@@ -33,11 +33,11 @@ configuration! {
 /// If neither is limited.
 pub(super) fn rate_or_ceiling(
     law: &'static str,
-    given: Rate,
+    rate: Rate,
     config: &ControllerConfig,
 ) -> Result<Rate, ControllerError> {
-    let given = given.min(config.ceiling.unwrap_or(Rate::MAX));
-    if given < Rate::MAX { Ok(given) } else { Err(ControllerError::NeedsRate(law)) }
+    let rate = rate.min(config.ceiling.unwrap_or(Rate::MAX));
+    if rate < Rate::MAX { Ok(rate) } else { Err(ControllerError::NeedsRate(law)) }
 }
 
 /// Clamps `rate` to the range allowed for a law.
@@ -46,7 +46,7 @@ pub(super) fn clamped(rate: Rate, ceiling: Option<Rate>) -> Rate {
 }
 
 /// Lowers `rate` to the drain rate, but not below `least`; never raises it.
-pub(super) fn fallen(rate: Rate, drain: Rate, least: Rate, ceiling: Option<Rate>) -> Rate {
+pub(super) fn reduced_rate(rate: Rate, drain: Rate, least: Rate, ceiling: Option<Rate>) -> Rate {
     clamped(drain.max(least).min(rate), ceiling)
 }
 
@@ -188,7 +188,7 @@ impl Reaction {
             self.reference = loss;
         } else if self.raised >= self.needs_raised {
             (self.raised, self.reference, self.phase) = (0, loss, "fall");
-            self.rate = fallen(self.rate, ended.drain, self.least, self.ceiling);
+            self.rate = reduced_rate(self.rate, ended.drain, self.least, self.ceiling);
         }
         if self.clean >= self.needs_clean {
             (self.clean, self.phase) = (0, "rise");

@@ -30,8 +30,8 @@ impl LawRegistration {
     ///
     /// # Errors
     /// [`ControllerError::Parameter`] lists the law's parameters, or the permitted values.
-    pub fn parameters(&self, given: &[(&str, &str)]) -> Result<Parameters, ControllerError> {
-        Parameters::check(&Part::new(self.name, given), self.parameters, "")
+    pub fn parameters(&self, settings: &[(&str, &str)]) -> Result<Parameters, ControllerError> {
+        Parameters::check(&Part::new(self.name, settings), self.parameters, "")
             .map_err(|error| ControllerError::Parameter(Box::new(error)))
     }
 
@@ -41,10 +41,10 @@ impl LawRegistration {
     /// If a parameter or the configuration does not suit it.
     pub fn build(
         &self,
-        given: &[(&str, &str)],
+        settings: &[(&str, &str)],
         config: &ControllerConfig,
     ) -> Result<Box<dyn RateController>, ControllerError> {
-        self.build_checked(&self.parameters(given)?, config)
+        self.build_checked(&self.parameters(settings)?, config)
     }
 
     /// As `build`, with checked parameters.
@@ -113,5 +113,5 @@ pub enum ControllerError {
     },
     /// The law holds without a valid time to resume, which ends the session.
     #[error("the controller `{0}` would never send")]
-    HoldsForEver(String),
+    PermanentPause(String),
 }

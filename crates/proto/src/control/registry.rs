@@ -9,7 +9,7 @@ use super::{
 };
 
 /// The project's own laws. To add a law, add a line here.
-static OWN: &[&LawRegistration] = &[
+static BUILT_IN: &[&LawRegistration] = &[
     &delivery::LAW,
     &bbr::LAW,
     &fixed::LAW,
@@ -37,13 +37,13 @@ static REGISTERED: RwLock<Vec<&'static LawRegistration>> = RwLock::new(Vec::new(
 /// Returns all laws: the project's own, then the registered ones.
 pub fn laws() -> Vec<&'static LawRegistration> {
     let registered = REGISTERED.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    OWN.iter().chain(registered.iter()).copied().collect()
+    BUILT_IN.iter().chain(registered.iter()).copied().collect()
 }
 
 /// The project's own laws, without those registered by tests.
 #[cfg(test)]
-pub(super) fn own_laws() -> impl Iterator<Item = &'static LawRegistration> {
-    OWN.iter().copied()
+pub(super) fn built_in_laws() -> impl Iterator<Item = &'static LawRegistration> {
+    BUILT_IN.iter().copied()
 }
 
 /// Returns the names of all laws.
@@ -68,7 +68,7 @@ pub fn law(name: &str) -> Result<&'static LawRegistration, ControllerError> {
 /// [`ControllerError::Taken`] if the name is taken.
 pub(crate) fn add_law(law: &'static LawRegistration) -> Result<(), ControllerError> {
     let mut registered = REGISTERED.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if OWN.iter().chain(registered.iter()).any(|known| known.name == law.name) {
+    if BUILT_IN.iter().chain(registered.iter()).any(|known| known.name == law.name) {
         let message = "there is one of this name already".to_owned();
         return Err(ControllerError::Taken { law: law.name, message });
     }

@@ -62,12 +62,12 @@ mod tests {
     #[test]
     fn renos_window_is_the_square_root_of_three_over_two_p() {
         for n in [1_000, 10_000, 100_000] {
-            let wanted = (1.5 * n as f64).sqrt();
+            let expected = (1.5 * n as f64).sqrt();
             let mut run = Harness::new(built("reno", &[], UNBOUNDED), PathModel::lossy(n));
-            run.run_for(Span::from_secs_f64(wanted * 2.0));
+            run.run_for(Span::from_secs_f64(expected * 2.0));
             run.cuts.clear();
-            let steady = run.measure(Span::from_secs_f64(wanted * 2.0));
-            assert_near(steady.mean_window.unwrap(), wanted, 0.05);
+            let steady = run.measure(Span::from_secs_f64(expected * 2.0));
+            assert_near(steady.mean_window.unwrap(), expected, 0.05);
             assert!(run.window_cuts().len() > 5, "{:?}", run.window_cuts().len());
             for cut in &run.window_cuts() {
                 assert_near(cut.window_factor().unwrap(), 0.5, 1e-3);

@@ -186,8 +186,8 @@ mod tests {
         let one = first * (1.0 + 0.1 * 0.089) + 0.5;
         let two = one * (1.0 + 0.1 * 0.008) + 0.5;
         let three = two * (1.0 - 10.0 * 0.000_1);
-        for (found, wanted) in lossy.iter().zip([one, two, three]) {
-            assert_near(*found, wanted, 1e-6);
+        for (found, expected) in lossy.iter().zip([one, two, three]) {
+            assert_near(*found, expected, 1e-6);
         }
     }
 

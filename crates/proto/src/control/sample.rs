@@ -19,7 +19,7 @@ pub struct SentBatch {
 
 /// Measurements of the receiver's own host. Counts are since the previous sample.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnHost {
+pub struct LocalHostSample {
     /// When the sample was taken.
     pub now: Time,
     /// Load, with totals as differences to the previous sample. `None` if only a deadline was reached.
@@ -105,7 +105,7 @@ pub struct LossRun {
     /// When the first packet was sent, wrapped microseconds of the sender's clock.
     pub sent_at: u32,
     /// Time from the sending of the first packet to that of the last.
-    pub lasted: Span,
+    pub duration: Span,
     /// Packets without data that were sent before the run, as far as they are remembered.
     pub without_data: u64,
 }
@@ -113,7 +113,7 @@ pub struct LossRun {
 impl LossRun {
     fn of(lost: LostPacket) -> Self {
         let LostPacket { pn, sent_at, without_data } = lost;
-        Self { first_pn: pn, packets: 1, sent_at, lasted: Span::ZERO, without_data }
+        Self { first_pn: pn, packets: 1, sent_at, duration: Span::ZERO, without_data }
     }
 
     /// Returns the packet number after the last packet.
@@ -160,7 +160,7 @@ impl LossRuns {
             count: 0,
             longest: 0,
             packets: 0,
-            last: LossRun { first_pn: 0, packets: 0, sent_at: 0, lasted: Span::ZERO, without_data: 0 },
+            last: LossRun { first_pn: 0, packets: 0, sent_at: 0, duration: Span::ZERO, without_data: 0 },
             end_pn: 0,
         };
         &NONE
@@ -192,7 +192,7 @@ impl LossRuns {
         let is_complete = self.count == self.list.len() as u64;
         if self.count > 0 && pn == self.last.end_pn() {
             self.last.packets += 1;
-            self.last.lasted = self.last.lasted.max(self.last.until(sent_at));
+            self.last.duration = self.last.duration.max(self.last.until(sent_at));
             if let Some(last) = self.list.last_mut().filter(|_| is_complete) {
                 *last = self.last;
             }
@@ -336,7 +336,7 @@ mod tests {
         for (pn, sent_at) in [(5, u32::MAX - 9), (6, u32::MAX), (7, 90), (9, 95)] {
             runs.push(LostPacket { pn, sent_at, without_data: 0 });
         }
-        let of = |run: &LossRun| (run.sent_at, run.lasted.as_micros());
+        let of = |run: &LossRun| (run.sent_at, run.duration.as_micros());
         assert_eq!(runs.list().iter().map(of).collect::<Vec<_>>(), [(u32::MAX - 9, 100), (95, 0)]);
     }
 

@@ -81,11 +81,11 @@ mod tests {
             run.run_for(Span::from_secs(60));
             run.cuts.clear();
             let steady = run.measure(Span::from_secs(60));
-            let wanted = 0.01 / 0.125 * n as f64;
-            assert_near(steady.mean_window.unwrap(), wanted * 0.125 / -(0.875f64.ln()), 0.05);
+            let expected = 0.01 / 0.125 * n as f64;
+            assert_near(steady.mean_window.unwrap(), expected * 0.125 / -(0.875f64.ln()), 0.05);
             assert!(run.window_cuts().len() > 20, "{}", run.window_cuts().len());
             for cut in &run.window_cuts() {
-                assert_near(cut.before.window.unwrap() as f64 / 1_472.0, wanted, 0.05);
+                assert_near(cut.before.window.unwrap() as f64 / 1_472.0, expected, 0.05);
                 assert_near(cut.window_factor().unwrap(), 0.875, 2e-3);
             }
         }

@@ -94,7 +94,7 @@ struct StateBased {
     far_down: f64,
     next_pn: u64,
     /// A segment is ignored if most of it was sent before this packet.
-    judged_from_pn: u64,
+    evaluated_from_pn: u64,
     in_outage: bool,
 }
 
@@ -135,7 +135,7 @@ impl StateBased {
             far_up: p.far_up,
             far_down: p.far_down,
             next_pn: 0,
-            judged_from_pn: 0,
+            evaluated_from_pn: 0,
             in_outage: false,
         })
     }
@@ -157,7 +157,7 @@ impl StateBased {
         }
     }
 
-    fn judge(&mut self, loss: f64) {
+    fn evaluate(&mut self, loss: f64) {
         let old = self.conditions[self.present];
         self.present = self.next_state(loss);
         let new = self.conditions[self.present];
@@ -199,18 +199,18 @@ impl RateController for StateBased {
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.next_pn = sample.next_pn;
         if sample.acked_packets > 0 && std::mem::take(&mut self.in_outage) {
-            self.judged_from_pn = sample.next_pn;
+            self.evaluated_from_pn = sample.next_pn;
         }
     }
 
     fn on_boundary(&mut self, end: &Boundary) {
-        if end.unit != Unit::Segment || self.in_outage || !end.mostly_after(self.judged_from_pn) {
+        if end.unit != Unit::Segment || self.in_outage || !end.mostly_after(self.evaluated_from_pn) {
             return;
         }
         let before = (self.present, self.share);
-        self.judge(end.loss_rate());
+        self.evaluate(end.loss_rate());
         if before != (self.present, self.share) {
-            self.judged_from_pn = self.next_pn;
+            self.evaluated_from_pn = self.next_pn;
         }
     }
 
@@ -243,8 +243,8 @@ mod tests {
     const PATH: Rate = Rate::from_mbps(100);
 
     /// State and rate (Mbit/s) after each of a series of segments with these losses per 10,000 packets.
-    fn judged(given: &[(&str, &str)], losses: &[u64]) -> Vec<(&'static str, f64)> {
-        let mut law = built("state_based", given, PATH);
+    fn evaluated(settings: &[(&str, &str)], losses: &[u64]) -> Vec<(&'static str, f64)> {
+        let mut law = built("state_based", settings, PATH);
         let each = |&lost: &u64| {
             law.on_boundary(&boundary(Unit::Segment, 0, lost));
             let state = law.state();
@@ -256,17 +256,17 @@ mod tests {
     #[test]
     fn each_state_has_its_own_steps_limits_and_exits() {
         // Green: 1 % is more than is tolerated, less than its exit of 2 %.
-        assert_eq!(judged(&[], &[100, 200, 201]), [("green", 95.0), ("green", 90.0), ("yellow", 85.0)]);
-        let given = [("first_rate", "80Mbit")];
-        assert_eq!(judged(&given, &[40, 40]), [("green", 82.0), ("green", 84.0)]);
+        assert_eq!(evaluated(&[], &[100, 200, 201]), [("green", 95.0), ("green", 90.0), ("yellow", 85.0)]);
+        let settings = [("first_rate", "80Mbit")];
+        assert_eq!(evaluated(&settings, &[40, 40]), [("green", 82.0), ("green", 84.0)]);
         // Yellow: down by 10 until 10 % make it Red, which goes down by 20; its limits bind.
         assert_eq!(
-            judged(&[], &[300, 1_000, 1_001, 600, 600]),
+            evaluated(&[], &[300, 1_000, 1_001, 600, 600]),
             [("yellow", 90.0), ("yellow", 80.0), ("red", 60.0), ("red", 40.0), ("red", 20.0)]
         );
         // Back: 1 % is enough for Yellow, 0.5 % for Green.
         assert_eq!(
-            judged(&[("yellow_min", "0.2"), ("green_min", "0.2")], &[300, 1_001, 600, 100, 60, 50]),
+            evaluated(&[("yellow_min", "0.2"), ("green_min", "0.2")], &[300, 1_001, 600, 100, 60, 50]),
             [
                 ("yellow", 90.0),
                 ("red", 60.0),
@@ -276,20 +276,20 @@ mod tests {
                 ("green", 45.0)
             ]
         );
-        assert_eq!(judged(&[], &[100; 10])[9], ("green", 70.0), "its minimum");
+        assert_eq!(evaluated(&[], &[100; 10])[9], ("green", 70.0), "its minimum");
     }
 
     #[test]
     fn massive_and_negligible_losses_cause_large_immediate_changes() {
         // From 100 half-way to Red's 5; a step of Red; a quarter of the way to Yellow's 90, but at least
         // Green's minimum; to 100.
-        let found = judged(&[], &[2_000, 5, 5, 0]);
+        let found = evaluated(&[], &[2_000, 5, 5, 0]);
         assert_eq!(found, [("red", 52.5), ("yellow", 62.5), ("green", 70.0), ("green", 77.5)]);
         assert_eq!(
-            judged(&[("far_up", "1"), ("far_down", "1")], &[2_000, 0, 0]),
+            evaluated(&[("far_up", "1"), ("far_down", "1")], &[2_000, 0, 0]),
             [("red", 5.0), ("yellow", 60.0), ("green", 90.0)]
         );
-        assert_eq!(judged(&[("massive", "0.3")], &[2_000])[0], ("yellow", 90.0));
+        assert_eq!(evaluated(&[("massive", "0.3")], &[2_000])[0], ("yellow", 90.0));
     }
 
     #[test]
@@ -313,13 +313,13 @@ mod tests {
 
     #[test]
     fn contradictory_parameters_are_refused_by_name() {
-        for (given, named) in [
+        for (settings, named) in [
             ([("green_min", "0.9"), ("green_max", "0.8")], "green_min"),
             ([("yellow_return", "0.2"), ("yellow_leave", "0.1")], "yellow_return"),
             ([("negligible", "0.3"), ("massive", "0.2")], "negligible"),
         ] {
             let config = super::super::testing::config(Some(PATH));
-            let error = law("state_based").unwrap().build(&given, &config).unwrap_err();
+            let error = law("state_based").unwrap().build(&settings, &config).unwrap_err();
             assert!(matches!(error, ControllerError::Unsuitable { .. }), "{error}");
             assert!(error.to_string().contains(named), "{error}");
         }

@@ -24,8 +24,8 @@ use haul_stack::{Configuration as _, choice, configuration};
 use super::reaction::{clamped, first_rate, rate_or_ceiling};
 use super::suspension::{Ahead, Case, Reentry};
 use super::{
-    ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, MAX_PAUSE, OwnHost, Permit,
-    RateController, RateState, SentBatch,
+    ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, LocalHostSample, MAX_PAUSE,
+    Permit, RateController, RateState, SentBatch,
 };
 
 choice! {
@@ -126,7 +126,7 @@ struct Estimate {
     /// Mean of the observed suspensions.
     observed: Span,
     /// When the last host sample was taken.
-    looked: Option<Time>,
+    sampled_at: Option<Time>,
     /// Pauses since the last observed suspension, and their total time.
     unseen: u32,
     unseen_for: Span,
@@ -160,7 +160,7 @@ impl Estimate {
 
 impl Estimate {
     fn on_host(&mut self, now: Time, host: &HostSample) {
-        let possible = now.since(self.looked.replace(now).unwrap_or(now));
+        let possible = now.since(self.sampled_at.replace(now).unwrap_or(now));
         let switches = host.involuntary_switches.map_or(1, u64::from);
         if let Some(delay) = host.run_delay.filter(|&delay| delay > Span::ZERO && switches > 0) {
             self.on_suspensions((delay / switches).min(possible), 1);
@@ -170,13 +170,13 @@ impl Estimate {
     /// Returns the pause after the current time slice if the slice has ended.
     fn end_slice(&mut self, now: Time) -> Option<Span> {
         self.slice_ends.take_if(|ends| *ends <= now)?;
-        let lasts = self.suspension().min(BLIND_FOR);
+        let duration = self.suspension().min(BLIND_FOR);
         self.unseen += 1;
-        self.unseen_for = self.unseen_for + lasts;
+        self.unseen_for = self.unseen_for + duration;
         if self.unseen == BLIND || self.unseen_for >= BLIND_FOR {
             self.observed = Span::ZERO;
         }
-        Some(lasts)
+        Some(duration)
     }
 }
 
@@ -210,7 +210,7 @@ impl StopAndGo {
                 reentry: Probability::new(parameters.reentry).unwrap_or_default(),
                 waiting: parameters.waiting,
                 observed: Span::ZERO,
-                looked: None,
+                sampled_at: None,
                 unseen: 0,
                 unseen_for: Span::ZERO,
                 slice_ends: None,
@@ -221,9 +221,9 @@ impl StopAndGo {
         Ok(Self { rate, ceiling: config.ceiling, guess, at_receiver, has_lost: false, held_until: None })
     }
 
-    fn pause(&mut self, now: Time, lasts: Span) {
-        if lasts > Span::ZERO && self.held_until.is_none() {
-            self.held_until = Some(now + lasts.min(MAX_PAUSE));
+    fn pause(&mut self, now: Time, duration: Span) {
+        if duration > Span::ZERO && self.held_until.is_none() {
+            self.held_until = Some(now + duration.min(MAX_PAUSE));
         }
     }
 
@@ -232,9 +232,9 @@ impl StopAndGo {
             self.held_until = None;
         }
         if let Guess::Estimate(estimate) = &mut self.guess
-            && let Some(lasts) = estimate.end_slice(now)
+            && let Some(duration) = estimate.end_slice(now)
         {
-            self.pause(now, lasts);
+            self.pause(now, duration);
         }
     }
 
@@ -278,30 +278,30 @@ impl RateController for StopAndGo {
         // The receiving host knows the drops of its socket before the sender detects the losses.
         self.has_lost |= sample.lost_packets > 0 || sample.socket_drops > 0;
         let Some(host) = sample.host.filter(|_| !self.at_receiver) else { return };
-        if let Some(lasts) = self.guess(sample.now, &host) {
-            self.pause(sample.now, lasts);
+        if let Some(duration) = self.guess(sample.now, &host) {
+            self.pause(sample.now, duration);
         }
     }
 
-    fn on_pause(&mut self, now: Time, lasts: Span) {
+    fn on_pause(&mut self, now: Time, duration: Span) {
         if self.at_receiver {
             self.held_until = None;
-            self.pause(now, lasts);
+            self.pause(now, duration);
         }
     }
 
-    fn advise(&mut self, own: &OwnHost) -> Option<Span> {
+    fn advise(&mut self, sample: &LocalHostSample) -> Option<Span> {
         if !self.at_receiver {
             return None;
         }
-        self.has_lost |= own.socket_drops > 0;
-        let at_once = own.host.and_then(|host| self.guess(own.now, &host));
+        self.has_lost |= sample.socket_drops > 0;
+        let at_once = sample.host.and_then(|host| self.guess(sample.now, &host));
         let Guess::Estimate(estimate) = &mut self.guess else { return at_once };
-        let over = estimate.end_slice(own.now);
-        if over.is_none() && own.host.is_some() && own.received > 0 {
-            estimate.slice_ends.get_or_insert(own.now + estimate.time_slice);
+        let over = estimate.end_slice(sample.now);
+        if over.is_none() && sample.host.is_some() && sample.received > 0 {
+            estimate.slice_ends.get_or_insert(sample.now + estimate.time_slice);
         }
-        over.filter(|&lasts| lasts > Span::ZERO)
+        over.filter(|&duration| duration > Span::ZERO)
     }
 
     fn on_silence(&mut self, now: Time, _: u32) {
@@ -345,7 +345,7 @@ mod tests {
         Time::ZERO + Span::from_millis(millis)
     }
 
-    fn tell(law: &mut dyn RateController, millis: u64, lost: u64, host: HostSample) -> Permit {
+    fn report(law: &mut dyn RateController, millis: u64, lost: u64, host: HostSample) -> Permit {
         let rtt = RttEstimator::new(Span::from_millis(20));
         let sample = feedback(at(millis), &rtt, 100, lost, None);
         law.on_feedback(&FeedbackSample { host: Some(host), ..sample });
@@ -363,15 +363,15 @@ mod tests {
         // Priorities 2, 4, 6 of 10, and a loss at 6; then 3, 4: not yet one less; 5 is.
         for (n, (millis, lost)) in [(800, 0), (600, 0), (450, 9), (700, 0), (600, 0)].into_iter().enumerate()
         {
-            assert_eq!(tell(law.as_mut(), n as u64 * 10, lost, sleep(millis)), go, "{millis}");
+            assert_eq!(report(law.as_mut(), n as u64 * 10, lost, sleep(millis)), go, "{millis}");
         }
-        assert_eq!(tell(law.as_mut(), 100, 0, sleep(540)), Permit::Pause(at(370)));
+        assert_eq!(report(law.as_mut(), 100, 0, sleep(540)), Permit::Pause(at(370)));
         law.on_deadline(at(370));
         assert_eq!(law.permit(), go);
         // It is there already; it must have been better in between.
-        assert_eq!(tell(law.as_mut(), 380, 0, sleep(520)), go);
-        assert_eq!(tell(law.as_mut(), 390, 0, sleep(640)), go);
-        assert_eq!(tell(law.as_mut(), 400, 0, sleep(440)), Permit::Pause(at(620)));
+        assert_eq!(report(law.as_mut(), 380, 0, sleep(520)), go);
+        assert_eq!(report(law.as_mut(), 390, 0, sleep(640)), go);
+        assert_eq!(report(law.as_mut(), 400, 0, sleep(440)), Permit::Pause(at(620)));
     }
 
     #[test]
@@ -395,9 +395,9 @@ mod tests {
     #[test]
     fn with_receiver_side_guessing_the_sender_pauses_only_on_request() {
         for predictor in ["rapid", "rbudp+"] {
-            let given = [("predictor", predictor), ("guess_at", "receiver"), ("waiting", "15ms")];
+            let settings = [("predictor", predictor), ("guess_at", "receiver"), ("waiting", "15ms")];
             let (mut sends, mut receives) =
-                (built("stop_and_go", &given, RATE), built("stop_and_go", &given, RATE));
+                (built("stop_and_go", &settings, RATE), built("stop_and_go", &settings, RATE));
             let go = Permit::Go(Limits::at_rate(RATE));
             // Priorities 2, 4, 6 of 10 with a loss at the last one, 3 and 5: RAPID stops there. RBUDP+ stops
             // after a slice of 100 ms.
@@ -406,28 +406,29 @@ mod tests {
                 [(800, 0), (600, 0), (450, 9), (700, 0), (540, 0)].into_iter().enumerate()
             {
                 let now = at(50 * n as u64);
-                let own = OwnHost { now, host: Some(sleep(millis)), received: 10, socket_drops: drops };
-                advice.extend(receives.advise(&own).map(|lasts| (n, lasts)));
+                let sample =
+                    LocalHostSample { now, host: Some(sleep(millis)), received: 10, socket_drops: drops };
+                advice.extend(receives.advise(&sample).map(|duration| (n, duration)));
                 sends.on_sent(&SentBatch { now, packets: 1, bytes: 1_472, in_flight: 1_472 });
-                tell(sends.as_mut(), 50 * n as u64, drops, sleep(millis));
+                report(sends.as_mut(), 50 * n as u64, drops, sleep(millis));
                 sends.on_deadline(now);
                 assert_eq!((sends.permit(), sends.deadline()), (go, None), "{predictor}");
             }
-            let wanted = match predictor {
+            let expected = match predictor {
                 "rapid" => vec![(4, Span::from_millis(540))],
                 _ => vec![(2, Span::from_millis(15))],
             };
-            assert_eq!(advice, wanted);
-            sends.on_pause(at(300), wanted[0].1);
-            assert_eq!(sends.permit(), Permit::Pause(at(300) + wanted[0].1));
+            assert_eq!(advice, expected);
+            sends.on_pause(at(300), expected[0].1);
+            assert_eq!(sends.permit(), Permit::Pause(at(300) + expected[0].1));
             sends.on_pause(at(310), Span::from_secs(100));
             assert_eq!(sends.permit(), Permit::Pause(at(310) + MAX_PAUSE), "the newer one counts, bounded");
             sends.on_deadline(at(310) + MAX_PAUSE);
             assert_eq!(sends.permit(), go);
         }
-        let mut own = built("stop_and_go", &[], RATE);
-        own.on_pause(at(1), Span::from_millis(5));
-        assert!(matches!(own.permit(), Permit::Go(_)), "it guesses itself");
+        let mut sender = built("stop_and_go", &[], RATE);
+        sender.on_pause(at(1), Span::from_millis(5));
+        assert!(matches!(sender.permit(), Permit::Go(_)), "it guesses itself");
     }
 
     #[test]
@@ -435,7 +436,7 @@ mod tests {
         let mut law = built("stop_and_go", &[("predictor", "rapid")], RATE);
         let host = HostSample { run_delay: Some(Span::from_millis(50)), ..HostSample::default() };
         for n in 0..100 {
-            assert!(matches!(tell(law.as_mut(), n * 10, n % 2, host), Permit::Go(_)));
+            assert!(matches!(report(law.as_mut(), n * 10, n % 2, host), Permit::Go(_)));
         }
     }
 
@@ -448,7 +449,7 @@ mod tests {
             reentry: Probability::new(0.5).unwrap(),
             waiting: Span::from_millis(10),
             observed: Span::from_millis(observed),
-            looked: None,
+            sampled_at: None,
             unseen: 0,
             unseen_for: Span::ZERO,
             slice_ends: None,
@@ -505,7 +506,7 @@ mod tests {
 
     #[test]
     fn a_transfer_recovers_within_three_seconds_after_the_last_reported_suspension() {
-        let told = |apart, host: HostSample| {
+        let pause_after = |apart, host: HostSample| {
             let mut run = Harness::new(built("stop_and_go", &[], RATE), PathModel::default());
             for _ in 0..6 {
                 run.run_for(apart);
@@ -523,7 +524,7 @@ mod tests {
             (Span::from_secs(20), of(Span::from_secs(10))),
             (Span::from_secs(2), of(Span::from_millis(700))),
         ] {
-            let held = told(apart, host);
+            let held = pause_after(apart, host);
             assert!(held < 0.12, "{host:?}, {apart} apart: on hold for {held:.2} of the time");
         }
     }
@@ -532,8 +533,8 @@ mod tests {
     fn pauses_are_bounded_for_any_host_report() {
         let mut law = built("stop_and_go", &[("case", "VI"), ("reentry", "0.99")], RATE);
         let host = HostSample { run_delay: Some(Span::MAX), ..HostSample::default() };
-        tell(law.as_mut(), 1, 0, host);
-        tell(law.as_mut(), 60_001, 0, host);
+        report(law.as_mut(), 1, 0, host);
+        report(law.as_mut(), 60_001, 0, host);
         law.on_sent(&SentBatch { now: at(60_002), packets: 1, bytes: 1, in_flight: 1 });
         law.on_deadline(at(60_102));
         assert_eq!(law.permit(), Permit::Pause(at(60_102) + BLIND_FOR));

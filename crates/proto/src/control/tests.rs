@@ -5,7 +5,7 @@ use haul_stack::{Configuration as _, RecipeError, configuration};
 use proptest::prelude::*;
 
 use super::held_rate::Mode;
-use super::registry::own_laws;
+use super::registry::built_in_laws;
 use super::testing::{self, Harness, PathModel, config, feedback, lost_packet};
 use super::*;
 use crate::register_law;
@@ -34,7 +34,7 @@ fn fixed_without_a_rate_reports_the_missing_parameter() {
 
 #[test]
 fn a_rate_of_zero_is_refused_by_every_law() {
-    for law in own_laws() {
+    for law in built_in_laws() {
         let error = law.build(&[], &config(Some(Rate::ZERO))).unwrap_err();
         assert_eq!(error, ControllerError::ZeroRate, "{}", law.name);
     }
@@ -158,7 +158,7 @@ fn any_count() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0u64..5_000, 1 => Just(0), 1 => 0u64..1 << 40]
 }
 
-fn told() -> impl Strategy<Value = PeerFeedback> {
+fn peer_feedback() -> impl Strategy<Value = PeerFeedback> {
     let delays = (prop::option::of(any_count()), prop_oneof![Just(0.0), -1e9..1e9, Just(f64::MAX)]);
     (
         (any_count(), any_count(), any_count()),
@@ -185,7 +185,7 @@ fn told() -> impl Strategy<Value = PeerFeedback> {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => (0u64..70_000).prop_map(Op::Sent),
-        6 => told().prop_map(Op::Feedback),
+        6 => peer_feedback().prop_map(Op::Feedback),
         1 => (1u32..40).prop_map(Op::Silence),
         2 => (0usize..4, any_count(), any_count())
             .prop_map(|(unit, packets, lost)| Op::Boundary { unit, packets, lost: lost.min(packets) }),
@@ -197,35 +197,38 @@ fn op() -> impl Strategy<Value = Op> {
 fn sample<'a>(
     now: Time,
     sent: u64,
-    told: &PeerFeedback,
+    feedback: &PeerFeedback,
     rtt: &'a RttEstimator,
     loss: &'a LossRuns,
 ) -> FeedbackSample<'a> {
     FeedbackSample {
         now,
-        acked_packets: told.counts.0,
-        lost_packets: told.counts.1,
+        acked_packets: feedback.counts.0,
+        lost_packets: feedback.counts.1,
         host_lost_packets: 0,
         loss,
-        in_flight: told.in_flight,
+        in_flight: feedback.in_flight,
         datagram: 1_472,
         sent_bytes: sent * 1_472,
         sent_packets: sent,
         next_pn: sent,
-        largest_acked_pn: told.counts.2.min(sent),
+        largest_acked_pn: feedback.counts.2.min(sent),
         rtt,
-        arrival_rate: told.rates.0.map(Rate::from_bps),
-        drain_rate: told.rates.1.map(Rate::from_bps),
-        read_delay: told.delays.0.map(Span::from_micros),
-        queue_delay: told.delays.0.map(Span::from_micros),
-        delay_trend: told.delays.1,
-        gro_run: Some(1.0 + told.share),
-        duplicates: told.marks.0,
-        socket_drops: told.marks.1,
-        ecn_ce: told.marks.2,
-        host: Some(HostSample { run_delay: told.delays.0.map(Span::from_micros), ..HostSample::default() }),
-        verdict: Verdict::mixed(&[(Cause::ReceiverHost, told.share)]),
-        app_limited: told.app_limited,
+        arrival_rate: feedback.rates.0.map(Rate::from_bps),
+        drain_rate: feedback.rates.1.map(Rate::from_bps),
+        read_delay: feedback.delays.0.map(Span::from_micros),
+        queue_delay: feedback.delays.0.map(Span::from_micros),
+        delay_trend: feedback.delays.1,
+        gro_run: Some(1.0 + feedback.share),
+        duplicates: feedback.marks.0,
+        socket_drops: feedback.marks.1,
+        ecn_ce: feedback.marks.2,
+        host: Some(HostSample {
+            run_delay: feedback.delays.0.map(Span::from_micros),
+            ..HostSample::default()
+        }),
+        verdict: Verdict::mixed(&[(Cause::ReceiverHost, feedback.share)]),
+        app_limited: feedback.app_limited,
         sender_absent: false,
         report_interval: Span::from_millis(2),
     }
@@ -244,11 +247,11 @@ fn drive(controller: &mut dyn RateController, ops: &[Op], mut check: impl FnMut(
                 controller.on_sent(&SentBatch { now, packets, bytes: *bytes, in_flight: *bytes });
             }
             Op::Silence(count) => controller.on_silence(now, *count),
-            Op::Feedback(told) => {
-                rtt.on_sample(now, Span::from_micros(told.rtt_us));
+            Op::Feedback(feedback) => {
+                rtt.on_sample(now, Span::from_micros(feedback.rtt_us));
                 let mut loss = LossRuns::default();
-                (0..told.counts.1.min(100)).for_each(|n| loss.push(lost_packet(n * 2 + n / 3)));
-                controller.on_feedback(&sample(now, sent, told, &rtt, &loss));
+                (0..feedback.counts.1.min(100)).for_each(|n| loss.push(lost_packet(n * 2 + n / 3)));
+                controller.on_feedback(&sample(now, sent, feedback, &rtt, &loss));
             }
             Op::Boundary { unit, packets, lost } => controller.on_boundary(&Boundary {
                 unit: Unit::ALL[*unit],
@@ -294,7 +297,7 @@ proptest! {
         ops in prop::collection::vec(op(), 1..200), aware: bool, mode in prop::sample::select(&MODES[..]),
     ) {
         for ceiling in [Rate::from_mbps(950), Rate::from_bps(20_000)] {
-            for law in own_laws() {
+            for law in built_in_laws() {
                 let mut controller = built_in(mode, law, ceiling, aware);
                 let name = law.name;
                 drive(controller.as_mut(), &ops, |now, permit| match permit {
@@ -315,7 +318,7 @@ proptest! {
 
     #[test]
     fn equal_inputs_give_equal_traces(ops in prop::collection::vec(op(), 1..60)) {
-        for law in own_laws() {
+        for law in built_in_laws() {
             let trace = || {
                 let mut out = Vec::new();
                 let mut c = built(law, Rate::from_mbps(500), false);
@@ -330,7 +333,7 @@ proptest! {
 #[test]
 fn every_law_uses_a_quiet_path_and_does_so_again_after_an_outage() {
     let capacity = Rate::from_mbps(100);
-    for law in own_laws() {
+    for law in built_in_laws() {
         let controller = built(law, capacity.mul_f64(0.95), false);
         let mut run = Harness::new(controller, PathModel { capacity, ..PathModel::default() });
         run.run_for(Span::from_secs(20));
@@ -344,10 +347,10 @@ fn every_law_uses_a_quiet_path_and_does_so_again_after_an_outage() {
 }
 
 /// Share of 20 Mbit/s from 3 to 8 s after the round-trip time has grown from 20 to 200 ms.
-fn share_of_longer_path(law: &LawRegistration, given: &[(&str, &str)]) -> f64 {
+fn share_of_longer_path(law: &LawRegistration, settings: &[(&str, &str)]) -> f64 {
     let capacity = Rate::from_mbps(20);
     let path = PathModel { queue: 150_000, ..PathModel::bottleneck(capacity, Span::from_millis(20), 1.0) };
-    let mut run = Harness::new(law.build(given, &config(None)).unwrap(), path);
+    let mut run = Harness::new(law.build(settings, &config(None)).unwrap(), path);
     run.run_for(Span::from_secs(20));
     run.path.rtt = Span::from_millis(200);
     run.run_for(Span::from_secs(3));
@@ -358,7 +361,7 @@ fn share_of_longer_path(law: &LawRegistration, given: &[(&str, &str)]) -> f64 {
 fn a_path_ten_times_as_long_is_filled_within_three_seconds_unlike_by_the_sources_laws() {
     for name in ["reno", "cubic", "scalable", "tfrc", "highspeed"] {
         let [ours, sources] = ["true", "false"]
-            .map(|given| share_of_longer_path(law(name).unwrap(), &[("longer_path", given)]));
+            .map(|settings| share_of_longer_path(law(name).unwrap(), &[("longer_path", settings)]));
         println!("{name}: {ours:.2}, by its source {sources:.2}");
         assert!(ours >= 0.8 && sources < 0.6, "{name}: {ours}, by its source {sources}");
     }
@@ -424,10 +427,10 @@ fn host_losses_are_subtracted_only_with_a_verdict() {
             RateState { phase: "counts", rate: Rate::from_bps(self.0 * 1_000 + self.1) }
         }
     }
-    let counted = |verdict: Option<Verdict>| {
+    let attributed = |verdict: Option<Verdict>| {
         let mut law = CauseAware::new(Box::new(Counts(0, 0)));
         let rtt = RttEstimator::new(Span::from_millis(20));
-        let told = PeerFeedback {
+        let feedback = PeerFeedback {
             counts: (90, 3, 0),
             rtt_us: 1,
             rates: (None, None),
@@ -439,31 +442,31 @@ fn host_losses_are_subtracted_only_with_a_verdict() {
         };
         for n in 0..100 {
             let now = Time::ZERO + Span::from_millis(n);
-            law.on_feedback(&FeedbackSample { verdict, ..sample(now, 1, &told, &rtt, LossRuns::none()) });
+            law.on_feedback(&FeedbackSample { verdict, ..sample(now, 1, &feedback, &rtt, LossRuns::none()) });
         }
         let both = law.state().rate.as_bps();
         (both / 1_000, both % 1_000)
     };
-    assert_eq!(counted(None), (300, 0));
-    assert_eq!(counted(Some(Verdict::of(Cause::Congestion))), (300, 0));
-    assert_eq!(counted(Some(Verdict::of(Cause::ReceiverHost))), (0, 300));
+    assert_eq!(attributed(None), (300, 0));
+    assert_eq!(attributed(Some(Verdict::of(Cause::Congestion))), (300, 0));
+    assert_eq!(attributed(Some(Verdict::of(Cause::ReceiverHost))), (0, 300));
     let mixed = Verdict::mixed(&[(Cause::ReceiverHost, 0.4), (Cause::Congestion, 0.6)]);
-    assert_eq!(counted(mixed), (180, 120));
+    assert_eq!(attributed(mixed), (180, 120));
     let certain = Verdict::mixed(&[(Cause::ReceiverHost, 0.96)]);
-    assert_eq!(counted(certain), (0, 300), "from 0.95 on all is the host's");
+    assert_eq!(attributed(certain), (0, 300), "from 0.95 on all is the host's");
 }
 
 #[test]
 fn a_peer_that_claims_a_busy_host_gets_no_more_than_it_acknowledges() {
     // The peer claims that its host drains 10 Gbit/s and causes all losses; 100 packets of 1,472 bytes arrive
     // every 10 ms. It reports losses each time or from time to time; arrivals at once or in batches of 60 ms.
-    for (losses_each, told_each) in [(1, 1), (7, 1), (1, 6), (30, 6)] {
+    for (losses_each, reported_every) in [(1, 1), (7, 1), (1, 6), (30, 6)] {
         let mut law = CauseAware::new(build_fixed(Rate::from_mbps(1_000)));
         let mut rtt = RttEstimator::new(Span::from_millis(20));
         for n in 1..300 {
             let is_lossy = n % losses_each == 0;
-            let arrived = if n % told_each == 0 { 100 * told_each } else { 0 };
-            let told = PeerFeedback {
+            let arrived = if n % reported_every == 0 { 100 * reported_every } else { 0 };
+            let feedback = PeerFeedback {
                 counts: (arrived, if is_lossy { 100 } else { 0 }, 0),
                 rtt_us: 20_000,
                 rates: (Some(10_000_000_000), Some(10_000_000_000)),
@@ -478,13 +481,13 @@ fn a_peer_that_claims_a_busy_host_gets_no_more_than_it_acknowledges() {
             let verdict = Some(Verdict::of(Cause::ReceiverHost));
             law.on_feedback(&FeedbackSample {
                 verdict,
-                ..sample(now, n * 200, &told, &rtt, LossRuns::none())
+                ..sample(now, n * 200, &feedback, &rtt, LossRuns::none())
             });
             let (Permit::Go(limits), true) = (law.permit(), is_lossy && n > 50) else { continue };
             let acknowledged = 100.0 * 1_472.0 * 8.0 / 0.01;
             let times = limits.rate.as_bps() as f64 / acknowledged;
-            let most = if told_each == 1 { 1.05 } else { 1.3 };
-            assert!((0.5..most).contains(&times), "{losses_each} {told_each}: {times} at {n}");
+            let most = if reported_every == 1 { 1.05 } else { 1.3 };
+            assert!((0.5..most).contains(&times), "{losses_each} {reported_every}: {times} at {n}");
         }
     }
 }

@@ -100,11 +100,11 @@ mod tests {
     fn the_rate_matches_the_equation_for_periodic_losses() {
         for n in [100, 1_000, 10_000, 100_000] {
             let mut run = Harness::new(built("tfrc", &[], UNBOUNDED), PathModel::lossy(n));
-            let wanted = equation(1.0 / n as f64);
-            run.run_for(Span::from_secs_f64(20.0 + 14.0 * n as f64 / wanted * 0.1));
+            let expected = equation(1.0 / n as f64);
+            run.run_for(Span::from_secs_f64(20.0 + 14.0 * n as f64 / expected * 0.1));
             let steady = run.measure(Span::from_secs(60));
             let in_flight = steady.mean_rate.bytes_in(Span::from_millis(100)) as f64 / 1_472.0;
-            assert_near(in_flight, wanted, 0.05);
+            assert_near(in_flight, expected, 0.05);
         }
     }
 }

@@ -179,10 +179,10 @@ struct Udt {
 
 impl Udt {
     fn new(parameters: &UdtConfig, config: &ControllerConfig) -> Self {
-        let given = parameters.capacity;
+        let capacity = parameters.capacity;
         let mut law = Self {
             ceiling: config.ceiling,
-            capacity: (given < Rate::MAX).then_some(given),
+            capacity: (capacity < Rate::MAX).then_some(capacity),
             decrease: parameters.decrease,
             max_window: parameters.max_window as f64,
             start: Some(FIRST_WINDOW),
@@ -377,8 +377,13 @@ mod tests {
         assert_near(increase(-1e9, 1_500.0), 1.0 / 1_500.0, 1e-9);
     }
 
-    fn taken_over(given: &[(&str, &str)], ceiling: Rate, rate: Rate, rtt: Span) -> Box<dyn RateController> {
-        let mut law = built("udt", given, ceiling);
+    fn taken_over(
+        settings: &[(&str, &str)],
+        ceiling: Rate,
+        rate: Rate,
+        rtt: Span,
+    ) -> Box<dyn RateController> {
+        let mut law = built("udt", settings, ceiling);
         let mut estimator = RttEstimator::new(rtt);
         estimator.on_sample(Time::ZERO, rtt);
         law.take_over(rate, &estimator);
@@ -431,10 +436,10 @@ mod tests {
         let mut runs = LossRuns::default();
         (0..lost).for_each(|n| runs.push(lost_packet(*pn + n)));
         *pn += acked + lost;
-        let told = feedback(now, &rtt, acked, lost, Some(Rate::from_mbps(80)));
+        let sample = feedback(now, &rtt, acked, lost, Some(Rate::from_mbps(80)));
         // The same number is in flight.
         let (next_pn, largest_acked_pn) = (*pn + 1_000, *pn - 1);
-        law.on_feedback(&FeedbackSample { loss: &runs, next_pn, largest_acked_pn, ..told });
+        law.on_feedback(&FeedbackSample { loss: &runs, next_pn, largest_acked_pn, ..sample });
         law.state().rate.as_bps() as f64 / 1e6
     }
 

@@ -256,8 +256,8 @@ impl<F: Formula> Windowed<F> {
                 self.formula.begin(self.window);
             }
         } else {
-            let wanted = self.formula.avoid(self.window, seen);
-            self.window = if seen.is_used { wanted } else { wanted.min(self.window) };
+            let target = self.formula.avoid(self.window, seen);
+            self.window = if seen.is_used { target } else { target.min(self.window) };
             self.threshold = self.threshold.min(self.window);
         }
         self.window = self.window.clamp(MIN_PACKETS, MAX_PACKETS);
@@ -376,7 +376,7 @@ mod tests {
 
     /// Window in packets after a window of 50 was sent, reported at once after `unreported`, and more was
     /// sent after `pause`.
-    fn left_after(unreported: Span, pause: Span) -> f64 {
+    fn window_after(unreported: Span, pause: Span) -> f64 {
         let (mut law, mut rtt) = (built("reno", &[], Rate::from_mbps(10_000)), RttEstimator::new(RTT));
         let start = Time::ZERO + Span::from_secs(1);
         rtt.on_sample(start, RTT);
@@ -395,9 +395,9 @@ mod tests {
 
     #[test]
     fn only_idle_senders_restart_from_the_initial_window() {
-        assert_near(left_after(Span::ZERO, Span::ZERO), 51.0, 1e-9);
-        assert_near(left_after(Span::ZERO, RTT * 5), 10.0, 1e-9);
-        assert_near(left_after(RTT * 5, Span::ZERO), 51.0, 1e-9);
+        assert_near(window_after(Span::ZERO, Span::ZERO), 51.0, 1e-9);
+        assert_near(window_after(Span::ZERO, RTT * 5), 10.0, 1e-9);
+        assert_near(window_after(RTT * 5, Span::ZERO), 51.0, 1e-9);
     }
 
     /// Window in packets if, after 50 packets, two probes and silence, this packet is acknowledged.

@@ -61,12 +61,12 @@ impl DelayIntervals {
     /// Whether the packet was sent when the queue was too short to drop it, as far as known. False in a
     /// interval of excessive losses: the queue may have filled in it.
     pub(super) fn is_before_onset(&self, pn: u64) -> bool {
-        self.finding.onset.is_some() && self.is_mediums(pn)
+        self.finding.onset.is_some() && self.is_of_medium(pn)
     }
 
     /// As [`is_before_onset`](Self::is_before_onset), but also true if no delay is known from which on a
     /// queue drops: for intervals that have all been tested.
-    pub(super) fn is_mediums(&self, pn: u64) -> bool {
+    pub(super) fn is_of_medium(&self, pn: u64) -> bool {
         let DelayFinding { medium_rate, onset, .. } = self.finding;
         self.of(pn).filter(|_| medium_rate > 0.0).is_some_and(|interval| {
             onset.is_none_or(|onset| interval.delay < onset) && !self.loses_more_than_medium(&interval)
@@ -103,7 +103,7 @@ impl DelayIntervals {
         };
         self.add(sample, interval);
         if lost > 0 {
-            self.lose(sample, lost, claim);
+            self.add_losses(sample, lost, claim);
         }
     }
 
@@ -125,18 +125,18 @@ impl DelayIntervals {
     }
 
     /// Adds losses to the intervals in which they were sent; unlisted ones to the last.
-    fn lose(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
-        let mut left = lost;
+    fn add_losses(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
+        let mut remaining = lost;
         for (run, explained) in sample.loss.list().iter().zip(claim.explained()) {
             let at = self.list.partition_point(|ended| ended.last_pn < run.first_pn);
-            let packets = (run.packets - explained).min(left);
+            let packets = (run.packets - explained).min(remaining);
             if let Some(ended) = self.list.get_mut(at) {
                 ended.interval.lost += packets;
-                left -= packets;
+                remaining -= packets;
             }
         }
         if let Some(last) = self.list.back_mut() {
-            last.interval.lost += left;
+            last.interval.lost += remaining;
         }
     }
 

@@ -18,7 +18,7 @@ const FORGET_ROUNDS: u64 = 4;
 struct Dropped {
     packets: f64,
     /// When drops were last reported.
-    told_at: Option<Time>,
+    reported_at: Option<Time>,
 }
 
 impl Dropped {
@@ -29,20 +29,21 @@ impl Dropped {
         if packets > 0.0 {
             let outstanding = sample.in_flight / sample.datagram.max(1) + sample.lost_packets;
             self.packets = (self.packets + packets).min(outstanding as f64);
-            self.told_at = Some(sample.now);
+            self.reported_at = Some(sample.now);
         }
     }
 
     /// Whether losses found now can be of these packets.
     fn is_recent(&self, sample: &FeedbackSample<'_>) -> bool {
         let rounds = sample.rtt.smoothed() * FORGET_ROUNDS;
-        self.told_at.is_some_and(|told_at| sample.now.since(told_at) <= UNMATCHED_TIMEOUT.max(rounds))
+        self.reported_at
+            .is_some_and(|reported_at| sample.now.since(reported_at) <= UNMATCHED_TIMEOUT.max(rounds))
     }
 
     /// Subtracts drops that were reported by packet number, before or after they were counted.
     fn name(&mut self, now: Time, packets: f64) {
         self.packets -= packets;
-        self.told_at = Some(now);
+        self.reported_at = Some(now);
     }
 
     fn claim(&mut self, lost: u64) -> u64 {
@@ -102,10 +103,10 @@ impl Named {
     /// Returns how many of `packets` lost in this range belong to such gaps.
     fn claim(&mut self, first: u64, end: u64, packets: u64) -> u64 {
         let from = self.gaps.partition_point(|open| open.gap.end() <= first);
-        let (mut left, mut claimed) = (packets, 0);
+        let (mut remaining, mut claimed) = (packets, 0);
         for open in self.gaps.iter_mut().skip(from).take_while(|open| open.gap.first_pn < end) {
-            let within = left.min(open.gap.end().min(end).saturating_sub(open.gap.first_pn.max(first)));
-            left -= within;
+            let within = remaining.min(open.gap.end().min(end).saturating_sub(open.gap.first_pn.max(first)));
+            remaining -= within;
             claimed += open.claim(within);
         }
         claimed
@@ -176,7 +177,7 @@ pub(super) struct Kernel {
     early: Dropped,
     per_buffer: f64,
     /// Whether it has reported drops before the socket, even if only that there were none.
-    counts_early: bool,
+    reports_early_drops: bool,
     /// Whether the hypervisor took the receiver's processor in this transmission window.
     was_stolen_from: bool,
 }
@@ -188,7 +189,7 @@ impl Kernel {
         }
         self.socket.on_feedback(sample, sample.socket_drops as f64 * self.per_buffer.max(1.0));
         let host = sample.host.unwrap_or_default();
-        self.counts_early |= host.early_drops.is_some();
+        self.reports_early_drops |= host.early_drops.is_some();
         self.was_stolen_from |= host.steal.is_some_and(|steal| steal > Span::ZERO);
         self.early.on_feedback(sample, f64::from(host.early_drops.unwrap_or(0)));
     }
@@ -197,7 +198,7 @@ impl Kernel {
     /// at it. Drops while the hypervisor deschedules the host are counted nowhere.
     pub(super) fn end_window(&mut self) -> bool {
         let was_stolen_from = std::mem::take(&mut self.was_stolen_from);
-        self.counts_early && self.per_buffer > 0.0 && !was_stolen_from
+        self.reports_early_drops && self.per_buffer > 0.0 && !was_stolen_from
     }
 
     /// Whether a dropped buffer can hold several packets.
@@ -206,7 +207,7 @@ impl Kernel {
     }
 
     /// Whether losses found now can be of packets dropped by a socket.
-    pub(super) fn has_dropped_lately(&self, sample: &FeedbackSample<'_>) -> bool {
+    pub(super) fn has_dropped_recently(&self, sample: &FeedbackSample<'_>) -> bool {
         self.socket.is_recent(sample)
     }
 
@@ -218,13 +219,14 @@ impl Kernel {
 
     /// Determines which of a feedback's losses were dropped by a socket; `into` is empty.
     pub(super) fn claim(&mut self, sample: &FeedbackSample<'_>, into: &mut Claim) {
-        let mut left = sample.lost_packets;
+        let mut remaining = sample.lost_packets;
         into.named.extend(sample.loss.list().iter().map(|run| {
-            let named = self.named.claim(run.first_pn, run.first_pn + run.packets, run.packets.min(left));
-            left -= named;
+            let named =
+                self.named.claim(run.first_pn, run.first_pn + run.packets, run.packets.min(remaining));
+            remaining -= named;
             named
         }));
-        into.unnamed = self.socket.claim(left);
+        into.unnamed = self.socket.claim(remaining);
     }
 
     /// Returns how many otherwise unexplained losses may have been dropped before any socket.

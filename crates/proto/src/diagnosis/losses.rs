@@ -32,11 +32,11 @@ impl OtherLosses {
         self.in_outage.of(cause) + self.before_onset.of(cause) + self.others.of(cause)
     }
 
-    pub(super) fn whole(&self) -> CauseCounts {
-        let mut whole = self.others;
-        whole.merge(&self.before_onset);
-        whole.merge(&self.in_outage);
-        whole
+    pub(super) fn total(&self) -> CauseCounts {
+        let mut total = self.others;
+        total.merge(&self.before_onset);
+        total.merge(&self.in_outage);
+        total
     }
 
     /// Attributes random losses to the host, which dropped them before they reached a socket.
@@ -125,7 +125,7 @@ impl Losses {
         others: &OtherLosses,
         is_before_onset: impl Fn(&LossRun) -> bool,
     ) {
-        self.counts.merge(&others.whole());
+        self.counts.merge(&others.total());
         self.counts.add(Cause::ReceiverHost, claim.packets());
         if !self.is_listed {
             return;

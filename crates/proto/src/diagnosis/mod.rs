@@ -124,21 +124,21 @@ impl WindowCounts {
 /// A signature that attributes a window to the host is ignored if the path's queue and outages explain more
 /// than this share of its losses: an outage, and bursts dropped whole by a short queue, look like a receiver
 /// that did not read. Our choice.
-const CONTESTED: f64 = 0.2;
+const CONTESTED_SHARE: f64 = 0.2;
 
 /// Whether the path explains that much of a window's losses.
 fn is_contested(counts: &CauseCounts) -> bool {
     let by_path = counts.of(Cause::Congestion) + counts.of(Cause::Outage);
-    by_path as f64 > CONTESTED * counts.whole() as f64
+    by_path as f64 > CONTESTED_SHARE * counts.total() as f64
 }
 
 /// If the kernel has dropped more than this share of a window's losses, it counts its host's losses, and the
 /// signature adds nothing. Our choice.
-const COUNTED: f64 = 0.2;
+const MIN_COUNTED_SHARE: f64 = 0.2;
 /// If it counts buffers of several packets, only their mean size is known. In a window that the signature
 /// attributes to the host, otherwise unexplained losses are the host's, too, up to this share of those
 /// explained by the count. Our choice: dropped buffers hold 2 % more packets than those read.
-const UNCOUNTED: f64 = 0.05;
+const MAX_UNCOUNTED_SHARE: f64 = 0.05;
 
 /// The diagnosis: see the module documentation.
 #[derive(Debug)]
@@ -158,7 +158,7 @@ pub(crate) struct Diagnostician {
     /// Cause by the last conclusive signature.
     by_signature: Cause,
     /// Packets of completed windows since then.
-    since_told: u64,
+    packets_since_verdict: u64,
     /// Losses whose window has not ended.
     present: Losses,
     /// Of these, those dropped by the receiver's kernel.
@@ -184,7 +184,7 @@ impl Diagnostician {
             rates: SentRates::default(),
             joined: Joined::default(),
             by_signature: Cause::Inconclusive,
-            since_told: 0,
+            packets_since_verdict: 0,
             present: Losses::default(),
             by_kernel: 0,
             past: CauseCounts::default(),
@@ -208,7 +208,7 @@ impl Diagnostician {
     }
 
     /// Whether signatures are needed.
-    pub(crate) fn wants_signatures(&self) -> bool {
+    pub(crate) fn needs_signatures(&self) -> bool {
         self.evidence != Evidence::None
     }
 
@@ -262,14 +262,14 @@ impl Diagnostician {
             return self.verdict;
         }
         if sample.lost_packets > 0 {
-            let mut others = self.put_down(sample, others);
+            let mut others = self.attribute_others(sample, others);
             others.in_outage.add(self.cause_of_outages(sample), in_outages);
             let early = self.claim_early(others.of(Cause::Random));
             others.attribute_early(early);
             let queue = &self.queue;
             self.present.add(sample.loss, &self.claim, &others, |run| queue.is_before_onset(run.first_pn));
             self.by_kernel += by_host;
-            let mut lost = others.whole();
+            let mut lost = others.total();
             lost.add(Cause::ReceiverHost, by_host);
             self.verdict = lost.verdict();
         }
@@ -297,12 +297,12 @@ impl Diagnostician {
     /// Nothing arrives at the socket while a path is down: if the kernel dropped recently, it dropped more
     /// than its buffer count suggests.
     fn cause_of_outages(&self, sample: &FeedbackSample<'_>) -> Cause {
-        let has_dropped = self.evidence.has_kernel() && self.kernel.has_dropped_lately(sample);
+        let has_dropped = self.evidence.has_kernel() && self.kernel.has_dropped_recently(sample);
         if has_dropped { Cause::ReceiverHost } else { Cause::Outage }
     }
 
     /// Attributes the losses of a feedback that neither a socket nor an outage explains.
-    fn put_down(&mut self, sample: &FeedbackSample<'_>, others: u64) -> OtherLosses {
+    fn attribute_others(&mut self, sample: &FeedbackSample<'_>, others: u64) -> OtherLosses {
         let mut lost = OtherLosses::default();
         match self.other_cause(sample) {
             Cause::Congestion if self.evidence.has_path() => {
@@ -316,7 +316,7 @@ impl Diagnostician {
             }
             cause => {
                 if cause == Cause::Random && self.evidence.has_path() {
-                    self.rates.lose(sample, &self.claim);
+                    self.rates.add_losses(sample, &self.claim);
                 }
                 lost.others.add(cause, others);
             }
@@ -366,7 +366,7 @@ impl Diagnostician {
         let sample = Sample::of(signature, &mut self.words);
         let by_signature = if self.evidence.has_signature() && sample.packets > 0 {
             let model = self.model.as_deref().unwrap_or_else(|| Model::shipped());
-            self.joined.judge(model, &sample, signature, &mut self.words)
+            self.joined.classify(model, &sample, signature, &mut self.words)
         } else {
             Diagnosis::NOTHING
         };
@@ -393,18 +393,18 @@ impl Diagnostician {
     }
 
     /// Whether there are losses of a window that has not ended.
-    pub(crate) fn has_untold_losses(&self) -> bool {
-        self.present.counts().whole() > 0
+    pub(crate) fn has_unreported_losses(&self) -> bool {
+        self.present.counts().total() > 0
     }
 
     /// Remembers the verdict of a signature for the following losses, for as long as losses are remembered.
-    fn remember(&mut self, told: &Diagnosis, packets: u64) {
-        if told.metric.is_some() {
-            (self.by_signature, self.since_told) = (told.cause(), 0);
+    fn remember(&mut self, diagnosis: &Diagnosis, packets: u64) {
+        if diagnosis.metric.is_some() {
+            (self.by_signature, self.packets_since_verdict) = (diagnosis.cause(), 0);
             return;
         }
-        self.since_told = self.since_told.saturating_add(packets);
-        if self.since_told > Joined::MAX_PACKETS {
+        self.packets_since_verdict = self.packets_since_verdict.saturating_add(packets);
+        if self.packets_since_verdict > Joined::MAX_PACKETS {
             self.by_signature = Cause::Inconclusive;
         }
     }
@@ -414,7 +414,7 @@ impl Diagnostician {
         let present = &mut self.present;
         let counts = *present.counts();
         let by_kernel = std::mem::take(&mut self.by_kernel) as f64;
-        let is_counted = self.kernel.end_window() || by_kernel > COUNTED * counts.whole() as f64;
+        let is_counted = self.kernel.end_window() || by_kernel > MIN_COUNTED_SHARE * counts.total() as f64;
         if by_signature.metric.is_some() {
             let cause = by_signature.cause();
             match self.evidence {
@@ -425,8 +425,9 @@ impl Diagnostician {
                 }
                 Evidence::All if is_counted || is_contested(&counts) => {
                     self.by_signature = Cause::Inconclusive;
-                    let is_rest = counts.of(Cause::Random) as f64 <= UNCOUNTED * by_kernel;
-                    if cause == Cause::ReceiverHost && is_rest && self.kernel.counts_groups() {
+                    let is_remainder_small =
+                        counts.of(Cause::Random) as f64 <= MAX_UNCOUNTED_SHARE * by_kernel;
+                    if cause == Cause::ReceiverHost && is_remainder_small && self.kernel.counts_groups() {
                         present.attribute(Cause::Random, cause);
                     }
                 }

@@ -27,7 +27,7 @@ const MAX_ARRIVED: usize = 256;
 struct Chain {
     /// Its first run, and the time from the sending of that run's first packet to that of the last packet.
     first: LossRun,
-    lasted: Span,
+    duration: Span,
     packets: u64,
     end_pn: u64,
     /// Numbers of packets without data before its end.
@@ -36,12 +36,12 @@ struct Chain {
 
 impl Chain {
     fn of(run: LossRun) -> Self {
-        let LossRun { lasted, packets, without_data, .. } = run;
-        Self { first: run, lasted, packets, end_pn: run.end_pn(), without_data }
+        let LossRun { duration, packets, without_data, .. } = run;
+        Self { first: run, duration, packets, end_pn: run.end_pn(), without_data }
     }
 
     /// Whether a run is within the chain, or no data packet was sent between them.
-    fn goes_on_with(&self, run: &LossRun) -> bool {
+    fn is_continued_by(&self, run: &LossRun) -> bool {
         let is_within = self.first.first_pn <= run.first_pn && run.first_pn < self.end_pn;
         is_within || self.is_followed_by(run)
     }
@@ -54,14 +54,14 @@ impl Chain {
 
     /// Appends a later run.
     fn add(&mut self, run: &LossRun) {
-        let lasted = self.first.until(run.sent_at) + run.lasted;
-        (self.lasted, self.without_data) = (self.lasted.max(lasted), run.without_data);
+        let duration = self.first.until(run.sent_at) + run.duration;
+        (self.duration, self.without_data) = (self.duration.max(duration), run.without_data);
         (self.packets, self.end_pn) = (self.packets + run.packets, run.end_pn());
     }
 
     /// Whether it is an outage, if the next packet that arrived was sent `later` after its first packet.
     fn is_outage(&self, least: Span, later: Span) -> bool {
-        self.packets >= MIN_PACKETS && self.lasted >= least.mul_f64(MIN_SHARE) && later >= least
+        self.packets >= MIN_PACKETS && self.duration >= least.mul_f64(MIN_SHARE) && later >= least
     }
 }
 
@@ -82,8 +82,8 @@ impl Arrived {
 
     /// Whether one of them was sent between a chain and a later run.
     fn is_between(&self, chain: &Chain, run: &LossRun) -> bool {
-        let behind = self.0.partition_point(|pn| *pn < chain.end_pn);
-        self.0.get(behind).is_some_and(|pn| *pn < run.first_pn)
+        let index = self.0.partition_point(|pn| *pn < chain.end_pn);
+        self.0.get(index).is_some_and(|pn| *pn < run.first_pn)
     }
 }
 
@@ -117,11 +117,12 @@ impl Outages {
             let (chain, to) = self.chain(runs, from, |chain, run| {
                 chain.is_followed_by(run) || (is_silent && !self.arrived.is_between(chain, run))
             });
-            let later = if to < self.order.len() { chain.lasted } else { chain.first.until(newest) };
-            let goes_on = self.last.is_some_and(|last| last.goes_on_with(&chain.first));
-            if goes_on || chain.is_outage(least, later) {
-                self.last =
-                    Some(self.last.filter(|last| goes_on && last.end_pn > chain.end_pn).unwrap_or(chain));
+            let later = if to < self.order.len() { chain.duration } else { chain.first.until(newest) };
+            let is_continued = self.last.is_some_and(|last| last.is_continued_by(&chain.first));
+            if is_continued || chain.is_outage(least, later) {
+                self.last = Some(
+                    self.last.filter(|last| is_continued && last.end_pn > chain.end_pn).unwrap_or(chain),
+                );
                 for at in self.order[from..to].iter().map(|at| *at as usize) {
                     claim.mark_outage(at, &runs[at]);
                 }
@@ -135,12 +136,12 @@ impl Outages {
         &self,
         runs: &[LossRun],
         from: usize,
-        goes_on: impl Fn(&Chain, &LossRun) -> bool,
+        is_continued: impl Fn(&Chain, &LossRun) -> bool,
     ) -> (Chain, usize) {
         let at = |place: usize| runs[self.order[place] as usize];
         let mut chain = Chain::of(at(from));
         let mut to = from + 1;
-        while to < self.order.len() && goes_on(&chain, &at(to)) {
+        while to < self.order.len() && is_continued(&chain, &at(to)) {
             chain.add(&at(to));
             to += 1;
         }
@@ -171,9 +172,9 @@ mod tests {
         for &pn in lost {
             loss.push(LostPacket { sent_at: 1_000 * pn as u32, ..lost_packet(pn) });
         }
-        let heard = feedback(Time::ZERO + Span::from_millis(millis), &rtt, acked, loss.packets(), None);
+        let sample = feedback(Time::ZERO + Span::from_millis(millis), &rtt, acked, loss.packets(), None);
         let mut claim = Claim::default();
-        of.find(&FeedbackSample { loss: &loss, largest_acked_pn: millis - 20, ..heard }, &mut claim);
+        of.find(&FeedbackSample { loss: &loss, largest_acked_pn: millis - 20, ..sample }, &mut claim);
         claim.in_outages()
     }
 

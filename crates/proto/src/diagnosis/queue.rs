@@ -31,14 +31,14 @@ pub(super) struct Queue {
     /// Losses since the last settlement that count as congestion while it is unknown whether a medium loses.
     deferred: Vec<LossRun>,
     /// Packets with a known outcome since the last settlement, and those marked "congestion experienced".
-    heard: u64,
+    reported: u64,
     marked: u64,
-    /// Longest delay since `turned_at`, and in the period before.
+    /// Longest delay since `rotated_at`, and in the period before.
     deepest: [Span; 2],
-    turned_at: Time,
+    rotated_at: Time,
     /// Longest delay of the last half to whole round trip, as losses are detected that much later.
     recent: [Span; 2],
-    recent_turned_at: Time,
+    recent_rotated_at: Time,
     path: LongerPath,
 }
 
@@ -48,12 +48,12 @@ impl Default for Queue {
             intervals: DelayIntervals::default(),
             random: 0.0,
             deferred: Vec::new(),
-            heard: 0,
+            reported: 0,
             marked: 0,
             deepest: [Span::ZERO; 2],
-            turned_at: Time::ZERO,
+            rotated_at: Time::ZERO,
             recent: [Span::ZERO; 2],
-            recent_turned_at: Time::ZERO,
+            recent_rotated_at: Time::ZERO,
             path: LongerPath::default(),
         }
     }
@@ -72,14 +72,14 @@ impl Queue {
             (self.deepest, self.recent) = ([Span::ZERO; 2], [Span::ZERO; 2]);
             self.intervals.restart();
         }
-        if sample.now.since(self.recent_turned_at) > sample.rtt.smoothed() / 2 {
+        if sample.now.since(self.recent_rotated_at) > sample.rtt.smoothed() / 2 {
             self.recent = [Span::ZERO, self.recent[0]];
-            self.recent_turned_at = sample.now;
+            self.recent_rotated_at = sample.now;
         }
         self.recent[0] = self.recent[0].max(delay);
-        if sample.now.since(self.turned_at) > MEMORY {
+        if sample.now.since(self.rotated_at) > MEMORY {
             self.deepest = [Span::ZERO, self.deepest[0]];
-            self.turned_at = sample.now;
+            self.rotated_at = sample.now;
         }
         self.deepest[0] = self.deepest[0].max(delay);
     }
@@ -87,8 +87,8 @@ impl Queue {
     /// Returns the cause of losses that are due to neither a host nor an outage.
     pub(super) fn cause(&self, sample: &FeedbackSample<'_>) -> Cause {
         let finding = self.intervals.finding();
-        let is_queues = finding.dependence == Dependence::Dependent && finding.medium_rate <= 0.0;
-        if sample.ecn_ce > 0 || self.is_full() || is_queues { Cause::Congestion } else { Cause::Random }
+        let is_of_queue = finding.dependence == Dependence::Dependent && finding.medium_rate <= 0.0;
+        if sample.ecn_ce > 0 || self.is_full() || is_of_queue { Cause::Congestion } else { Cause::Random }
     }
 
     /// Whether a queue may have dropped the packets that are found lost now.
@@ -100,7 +100,7 @@ impl Queue {
 
     /// Counts losses due to neither a host nor an outage. A medium also loses packets while there is a queue.
     pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
-        self.heard += sample.acked_packets + lost;
+        self.reported += sample.acked_packets + lost;
         // If not all of the host's losses are identified, no loss can be assigned to its interval.
         self.intervals.on_feedback(sample, if claim.unnamed() == 0 { lost } else { 0 }, claim);
         if lost > 0 && self.intervals.is_test_due(sample.now) {
@@ -131,7 +131,7 @@ impl Queue {
     /// delays of later packets, which were not known when each loss was attributed. `is_policed`: the path
     /// drops what exceeds a rate, without a queue.
     pub(super) fn settle(&mut self, now: Time, is_policed: bool, losses: &mut Losses) {
-        let (packets, marked) = (std::mem::take(&mut self.heard), std::mem::take(&mut self.marked));
+        let (packets, marked) = (std::mem::take(&mut self.reported), std::mem::take(&mut self.marked));
         self.intervals.settle();
         if losses.unsettled(Cause::Random) + losses.unsettled(Cause::Congestion) > 0 {
             self.test(now);
@@ -168,7 +168,7 @@ impl Queue {
     /// Losses that count as congestion for now are attributed to the medium if they occurred at delays too
     /// short for the queue to drop, as far as known, and their intervals have lost no more than it would.
     fn attribute_early(&mut self, losses: &mut Losses) {
-        self.deferred.retain(|run| self.intervals.is_mediums(run.first_pn));
+        self.deferred.retain(|run| self.intervals.is_of_medium(run.first_pn));
         losses.attribute_runs(Cause::Congestion, Cause::Random, &mut self.deferred);
     }
 

@@ -38,7 +38,7 @@ struct Sent {
     ended: Time,
     random: Random,
     /// Losses left to the medium.
-    left: u64,
+    medium_losses: u64,
 }
 
 /// The current interval.
@@ -63,7 +63,7 @@ pub(super) struct SentRates {
     list: VecDeque<Sent>,
     open: Option<Open>,
     /// Fraction of a packet still to be left to the medium.
-    rest: f64,
+    remainder: f64,
     /// Newest loss that was not examined together with all losses of its interval.
     newest: Option<u64>,
     tested_at: Option<Time>,
@@ -87,18 +87,19 @@ impl SentRates {
             return;
         };
         let shortest = (sample.rtt.smoothed() / 2).clamp(SHORTEST, LONGEST);
-        let (lasted, packets) = (sample.now.since(open.began), sample.next_pn.saturating_sub(open.first_pn));
-        if lasted < shortest {
+        let (duration, packets) =
+            (sample.now.since(open.began), sample.next_pn.saturating_sub(open.first_pn));
+        if duration < shortest {
             return;
         }
         self.open = Some(Open::begin(sample));
-        if packets == 0 || sample.app_limited || lasted > shortest * SILENCE {
+        if packets == 0 || sample.app_limited || duration > shortest * SILENCE {
             return;
         }
         if self.list.len() == MAX_INTERVALS {
             self.list.pop_front();
         }
-        let rate = Rate::from_transfer(packets.saturating_mul(sample.datagram), lasted);
+        let rate = Rate::from_transfer(packets.saturating_mul(sample.datagram), duration);
         let interval = SentInterval { rate, packets, lost: open.lost.min(packets), runs: open.runs };
         let (first_pn, random) = (open.first_pn, open.random);
         self.list.push_back(Sent {
@@ -107,12 +108,12 @@ impl SentRates {
             end_pn: sample.next_pn,
             ended: sample.now,
             random,
-            left: 0,
+            medium_losses: 0,
         });
     }
 
     /// Adds losses without a queue, except those explained by the claim.
-    pub(super) fn lose(&mut self, sample: &FeedbackSample<'_>, claim: &Claim) {
+    pub(super) fn add_losses(&mut self, sample: &FeedbackSample<'_>, claim: &Claim) {
         if claim.unnamed() > 0 {
             return;
         }
@@ -199,15 +200,15 @@ impl SentRates {
                 sent.random = random;
                 continue;
             }
-            let expected = medium_rate * sent.interval.packets as f64 - sent.left as f64;
-            self.rest += expected.clamp(0.0, all as f64);
-            let left = (self.rest as u64).min(all);
-            self.rest -= left as f64;
-            sent.left += left;
-            let part = 1.0 - left as f64 / all as f64;
+            let expected = medium_rate * sent.interval.packets as f64 - sent.medium_losses as f64;
+            self.remainder += expected.clamp(0.0, all as f64);
+            let medium_losses = (self.remainder as u64).min(all);
+            self.remainder -= medium_losses as f64;
+            sent.medium_losses += medium_losses;
+            let part = 1.0 - medium_losses as f64 / all as f64;
             let of_past = (random.past as f64 * part).round() as u64;
             past.attribute_some(Cause::Random, Cause::Congestion, of_past);
-            let packets = (all - left).saturating_sub(of_past).min(random.present);
+            let packets = (all - medium_losses).saturating_sub(of_past).min(random.present);
             exceeding.push(Share { first_pn: sent.first_pn, end_pn: sent.end_pn, packets, part });
         }
         present.attribute_shares(Cause::Random, Cause::Congestion, &exceeding);

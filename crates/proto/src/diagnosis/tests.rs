@@ -43,9 +43,9 @@ fn feed(of: &mut Diagnostician, millis: u64, lost: u64, drops: u64, queue_ms: u6
 
 fn window(of: &mut Diagnostician, signature: &Signature) -> WindowFindings {
     let mut end = boundary(Unit::Window, 0, signature.lost_packets());
-    let told = of.on_window(&mut end, signature);
-    assert!(told.counts.whole() == 0 || end.verdict == told.counts.verdict(), "{:?}", end.verdict);
-    told
+    let findings = of.on_window(&mut end, signature);
+    assert!(findings.counts.total() == 0 || end.verdict == findings.counts.verdict(), "{:?}", end.verdict);
+    findings
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn gap(first_pn: u64, packets: u64, missing: u64, drops: u32) -> DroppedGap {
 
 /// Losses of a feedback by cause, and the likeliest cause of each run: `named` by the receiver, with this
 /// mean number of packets per buffer and these counted drops.
-fn put_down(
+fn attribute(
     named: &[DroppedGap],
     per_buffer: f64,
     drops: u64,
@@ -77,14 +77,14 @@ fn put_down(
     let mut of = Diagnostician::new(Evidence::All);
     of.list_runs(true);
     let rtt = measured(20);
-    let heard = |now, lost, loss, socket_drops| FeedbackSample {
+    let sample = |now, lost, loss, socket_drops| FeedbackSample {
         loss,
         socket_drops,
         gro_run: Some(per_buffer),
         in_flight: 14_720_000,
         ..feedback(now, &rtt, 100, lost, None)
     };
-    of.on_feedback(&heard(at(1), 0, LossRuns::none(), 0));
+    of.on_feedback(&sample(at(1), 0, LossRuns::none(), 0));
     for gap in named {
         of.on_gap(at(2), *gap);
     }
@@ -92,7 +92,7 @@ fn put_down(
     lost.iter()
         .flat_map(|(first, packets)| *first..first + packets)
         .for_each(|pn| runs.push(lost_packet(pn)));
-    of.on_feedback(&heard(at(2), runs.packets(), &runs, drops));
+    of.on_feedback(&sample(at(2), runs.packets(), &runs, drops));
     let (counts, list) = of.present.take();
     let mut list: Vec<_> = list.iter().map(|one| (one.run.first_pn, one.causes.likeliest())).collect();
     list.sort_by_key(|(first, _)| *first);
@@ -105,29 +105,29 @@ fn only_packets_named_by_the_receiver_are_its_hosts() {
     let of = |counts: &CauseCounts| [host, random].map(|cause| counts.of(cause));
     // The longer runs are not named.
     let lost = [(10, 9), (40, 2), (60, 1), (90, 30)];
-    let (counts, each) = put_down(&[gap(40, 2, 2, 2), gap(60, 1, 1, 1)], 1.0, 3, &lost);
+    let (counts, each) = attribute(&[gap(40, 2, 2, 2), gap(60, 1, 1, 1)], 1.0, 3, &lost);
     assert_eq!(of(&counts), [3, 39]);
     assert_eq!(each, [(10, random), (40, host), (60, host), (90, random)]);
     // Two drops more than it has named: a report was lost, and the longest run may be theirs.
-    let (counts, _) = put_down(&[gap(40, 2, 2, 2), gap(60, 1, 1, 1)], 1.0, 5, &lost);
+    let (counts, _) = attribute(&[gap(40, 2, 2, 2), gap(60, 1, 1, 1)], 1.0, 5, &lost);
     assert_eq!(of(&counts), [5, 37]);
     // Of a gap of 30 packets the kernel has dropped 4, and the path the others.
-    let (counts, each) = put_down(&[gap(90, 30, 30, 4)], 1.0, 4, &lost);
+    let (counts, each) = attribute(&[gap(90, 30, 30, 4)], 1.0, 4, &lost);
     assert_eq!((of(&counts), each[3]), ([4, 38], (90, random)));
     // It is unknown how many packets 4 buffers of about 5 had.
-    let (counts, each) = put_down(&[gap(90, 30, 30, 4)], 5.0, 4, &lost);
+    let (counts, each) = attribute(&[gap(90, 30, 30, 4)], 5.0, 4, &lost);
     assert_eq!((of(&counts), each[3]), ([30, 12], (90, host)));
 }
 
 #[test]
 fn each_of_many_runs_in_a_report_is_attributed_to_its_cause() {
     let lost: Vec<(u64, u64)> = (0..200).map(|n| (n * 5, 1)).collect();
-    let (counts, each) = put_down(&[gap(0, 996, 200, 200)], 1.0, 200, &lost);
-    assert_eq!((counts.of(Cause::ReceiverHost), counts.whole()), (200, 200));
+    let (counts, each) = attribute(&[gap(0, 996, 200, 200)], 1.0, 200, &lost);
+    assert_eq!((counts.of(Cause::ReceiverHost), counts.total()), (200, 200));
     assert!(each.len() == 200 && each.iter().all(|(_, cause)| *cause == Cause::ReceiverHost), "{each:?}");
     // Half of them have another cause.
-    let (counts, each) = put_down(&[gap(0, 496, 100, 100)], 1.0, 100, &lost);
-    assert_eq!((counts.of(Cause::ReceiverHost), counts.whole()), (100, 200));
+    let (counts, each) = attribute(&[gap(0, 496, 100, 100)], 1.0, 100, &lost);
+    assert_eq!((counts.of(Cause::ReceiverHost), counts.total()), (100, 200));
     assert!(each.iter().all(|(pn, cause)| (*cause == Cause::ReceiverHost) == (*pn < 496)), "{each:?}");
 }
 
@@ -147,8 +147,8 @@ proptest! {
             next = first + packets;
             (first, packets)
         }).collect();
-        let (counts, _) = put_down(&named, per_buffer, drops, &lost);
-        prop_assert_eq!(counts.whole(), lost.iter().map(|(_, packets)| packets).sum::<u64>());
+        let (counts, _) = attribute(&named, per_buffer, drops, &lost);
+        prop_assert_eq!(counts.total(), lost.iter().map(|(_, packets)| packets).sum::<u64>());
     }
 }
 
@@ -179,8 +179,8 @@ fn early_drops_explain_only_otherwise_unexplained_losses_up_to_their_count() {
     // The host is sampled after its losses were detected: the unexplained ones of this window.
     feed_early(&mut of, 40, 0, Some(5), 0);
     assert_eq!((of.counts().of(Cause::ReceiverHost), of.counts().of(Cause::Random)), (17, 3));
-    let told = window(&mut of, &Signature::of_lost(PACKETS, (0..20).map(|n| n * 3_000)));
-    assert!((told.counts.verdict().unwrap().share(Cause::ReceiverHost) - 0.85).abs() < 1e-9);
+    let findings = window(&mut of, &Signature::of_lost(PACKETS, (0..20).map(|n| n * 3_000)));
+    assert!((findings.counts.verdict().unwrap().share(Cause::ReceiverHost) - 0.85).abs() < 1e-9);
     // Drops without corresponding losses are soon forgotten, as they were not of this session.
     feed_early(&mut of, 50, 0, Some(u32::MAX / 2), 0);
     feed_early(&mut of, 700, 10, Some(0), 0);
@@ -200,15 +200,18 @@ fn early_drops_do_not_override_queues_outages_or_disabled_evidence() {
 
 #[test]
 fn early_drops_are_not_attributed_to_the_medium_when_a_queue_appears() {
-    let told = |early: Option<u32>| {
+    let causes_with = |early: Option<u32>| {
         let mut of = Diagnostician::new(Evidence::All);
         (0..40).for_each(|n| _ = feed_early(&mut of, n * 10, 1, early, 0));
         (40..60).for_each(|n| _ = feed_early(&mut of, n * 10, 1, Some(0), 15));
         of.counts()
     };
     // The medium loses one of 100 packets throughout.
-    assert_eq!((told(None).of(Cause::Random), told(None).of(Cause::Congestion)), (60, 0));
-    assert_eq!((told(Some(1)).of(Cause::ReceiverHost), told(Some(1)).of(Cause::Congestion)), (40, 20));
+    assert_eq!((causes_with(None).of(Cause::Random), causes_with(None).of(Cause::Congestion)), (60, 0));
+    assert_eq!(
+        (causes_with(Some(1)).of(Cause::ReceiverHost), causes_with(Some(1)).of(Cause::Congestion)),
+        (40, 20)
+    );
 }
 
 #[test]
@@ -253,30 +256,30 @@ fn old_queue_drops_are_not_attributed_to_the_medium() {
 /// As `CoDel`, which drops a packet from time to time while its queue is short.
 #[test]
 fn a_queue_that_drops_early_explains_losses() {
-    let told = |queue_ms| {
+    let verdict_at = |queue_ms| {
         let mut of = Diagnostician::new(Evidence::All);
         feed(&mut of, 1, 0, 0, 0);
         feed(&mut of, 50, 0, 0, 12);
         (1..10).for_each(|n| _ = feed(&mut of, 50 + 20 * n, 0, 0, queue_ms));
         feed(&mut of, 250, 5, 0, queue_ms)
     };
-    assert_eq!(told(4), Some(Verdict::of(Cause::Congestion)));
-    assert_eq!(told(1), Some(Verdict::of(Cause::Random)));
+    assert_eq!(verdict_at(4), Some(Verdict::of(Cause::Congestion)));
+    assert_eq!(verdict_at(1), Some(Verdict::of(Cause::Random)));
 }
 
 /// A lost packet sent at this time.
-fn left_at(pn: u64, millis: u32) -> LostPacket {
+fn lost_packet_at(pn: u64, millis: u32) -> LostPacket {
     LostPacket { sent_at: 1_000 * millis, ..lost_packet(pn) }
 }
 
 /// Diagnosis of these losses, each a packet number and its send time in milliseconds, one second after the
 /// first was sent, with a full queue.
-fn told_beside_a_queue(lost: impl IntoIterator<Item = (u64, u32)>) -> CauseCounts {
+fn causes_beside_a_queue(lost: impl IntoIterator<Item = (u64, u32)>) -> CauseCounts {
     let mut of = Diagnostician::new(Evidence::All);
     feed(&mut of, 1, 0, 0, 0);
     feed(&mut of, 990, 0, 0, 15);
     let (rtt, mut loss) = (measured(35), LossRuns::default());
-    lost.into_iter().for_each(|(pn, millis)| loss.push(left_at(pn, millis)));
+    lost.into_iter().for_each(|(pn, millis)| loss.push(lost_packet_at(pn, millis)));
     of.on_feedback(&FeedbackSample { loss: &loss, ..feedback(at(1_000), &rtt, 100, loss.packets(), None) });
     of.counts()
 }
@@ -288,28 +291,31 @@ fn packets_sent_during_an_outage_are_the_outages_even_with_a_full_queue() {
     let window = (100..140).map(|pn| (pn, (pn as u32 - 100) / 4));
     let probes = [(140, 100), (141, 100), (142, 240), (143, 240)];
     let outage: Vec<_> = probes.into_iter().chain(window.clone()).collect();
-    assert_eq!(counts(told_beside_a_queue(outage.clone())), [44, 0]);
+    assert_eq!(counts(causes_beside_a_queue(outage.clone())), [44, 0]);
     // The queue has dropped every other packet before.
     let before = (0..48).map(|n| (2 * n, 0));
-    assert_eq!(counts(told_beside_a_queue(before.chain(outage))), [44, 48]);
+    assert_eq!(counts(causes_beside_a_queue(before.chain(outage))), [44, 48]);
     // A whole window is lost at once: no outage, however late the next packet is.
-    assert_eq!(counts(told_beside_a_queue(window)), [0, 40]);
+    assert_eq!(counts(causes_beside_a_queue(window)), [0, 40]);
     // Every third packet arrives.
-    assert_eq!(counts(told_beside_a_queue((0..300).filter(|n| n % 3 > 0).map(|n| (n, n as u32)))), [0, 200]);
+    assert_eq!(
+        counts(causes_beside_a_queue((0..300).filter(|n| n % 3 > 0).map(|n| (n, n as u32)))),
+        [0, 200]
+    );
     // Three packets in 200 ms.
-    assert_eq!(counts(told_beside_a_queue((0..3).map(|n| (n, 100 * n as u32)))), [0, 3]);
+    assert_eq!(counts(causes_beside_a_queue((0..3).map(|n| (n, 100 * n as u32)))), [0, 3]);
 }
 
 #[test]
 fn a_signature_does_not_blame_the_host_for_medium_losses_near_an_outage() {
     let (mut of, rtt, mut loss) = (Diagnostician::new(Evidence::All), measured(20), LossRuns::default());
-    (5_000..5_300).for_each(|pn| loss.push(left_at(pn, pn as u32 - 4_900)));
+    (5_000..5_300).for_each(|pn| loss.push(lost_packet_at(pn, pn as u32 - 4_900)));
     let outage = feedback(at(450), &rtt, 10, loss.packets(), None);
     of.on_feedback(&FeedbackSample { loss: &loss, ..outage });
     feed(&mut of, 500, 20, 0, 0);
-    let told = window(&mut of, &Signature::of_lost(PACKETS, 5_000..5_300));
-    assert_eq!(told.by_signature.cause(), Cause::ReceiverHost);
-    let counts = [Cause::Outage, Cause::Random, Cause::ReceiverHost].map(|cause| told.counts.of(cause));
+    let findings = window(&mut of, &Signature::of_lost(PACKETS, 5_000..5_300));
+    assert_eq!(findings.by_signature.cause(), Cause::ReceiverHost);
+    let counts = [Cause::Outage, Cause::Random, Cause::ReceiverHost].map(|cause| findings.counts.of(cause));
     assert_eq!(counts, [300, 20, 0]);
     feed(&mut of, 600, 10, 0, 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 0, "nor what comes after it");
@@ -321,7 +327,7 @@ fn losses_found_late_belong_to_their_outage() {
     let (mut of, rtt) = (Diagnostician::new(Evidence::All), measured(20));
     let mut found = |millis, lost: std::ops::Range<u64>| {
         let mut loss = LossRuns::default();
-        lost.for_each(|pn| loss.push(left_at(pn, pn as u32)));
+        lost.for_each(|pn| loss.push(lost_packet_at(pn, pn as u32)));
         of.on_feedback(&FeedbackSample {
             loss: &loss,
             ..feedback(at(millis), &rtt, 10, loss.packets(), None)
@@ -337,8 +343,8 @@ fn losses_found_late_belong_to_their_outage() {
 fn a_long_gap_with_kernel_drops_is_the_hosts_and_no_outage() {
     let rtt = measured(20);
     let mut gap = LossRuns::default();
-    (0..500).for_each(|pn| gap.push(left_at(pn, pn as u32)));
-    let told = |of: &mut Diagnostician, millis, socket_drops| {
+    (0..500).for_each(|pn| gap.push(lost_packet_at(pn, pn as u32)));
+    let verdict_at = |of: &mut Diagnostician, millis, socket_drops| {
         let known = FeedbackSample {
             socket_drops,
             gro_run: Some(10.0),
@@ -348,11 +354,11 @@ fn a_long_gap_with_kernel_drops_is_the_hosts_and_no_outage() {
         of.on_feedback(&known)
     };
     let mut of = Diagnostician::new(Evidence::All);
-    assert_eq!(told(&mut of, 1_000, 0), Some(Verdict::of(Cause::Outage)));
-    assert_eq!(told(&mut of, 1_100, 3), Some(Verdict::of(Cause::ReceiverHost)));
+    assert_eq!(verdict_at(&mut of, 1_000, 0), Some(Verdict::of(Cause::Outage)));
+    assert_eq!(verdict_at(&mut of, 1_100, 3), Some(Verdict::of(Cause::ReceiverHost)));
     // The rest of the same gap, reported slightly later.
-    assert_eq!(told(&mut of, 1_200, 0), Some(Verdict::of(Cause::ReceiverHost)));
-    assert_eq!(told(&mut of, 2_000, 0), Some(Verdict::of(Cause::Outage)));
+    assert_eq!(verdict_at(&mut of, 1_200, 0), Some(Verdict::of(Cause::ReceiverHost)));
+    assert_eq!(verdict_at(&mut of, 2_000, 0), Some(Verdict::of(Cause::Outage)));
 }
 
 #[test]
@@ -364,7 +370,7 @@ fn a_medium_keeps_its_loss_rate_beside_a_queue() {
         feed(&mut of, n * 10, lost(n), 0, if n / 100 % 2 == 1 { 15.min(n % 100 * 5) } else { 0 });
     }
     let counts = of.counts();
-    assert_eq!(counts.whole(), 200);
+    assert_eq!(counts.total(), 200);
     assert!(counts.of(Cause::Random) >= 190, "{counts:?}");
     // Losses beyond that are the queue's.
     feed(&mut of, 10_000, 0, 0, 15);
@@ -399,10 +405,13 @@ fn losses_at_a_queue_too_short_to_drop_are_the_mediums() {
     }
     let before = of.counts().of(Cause::Random);
     let mut end = Boundary { packets: 400 * 120, ..boundary(Unit::Window, 0, 0) };
-    let told = of.on_window(&mut end, &Signature::of_lost(PACKETS, [])).counts;
-    let random = told.of(Cause::Random);
+    let counts = of.on_window(&mut end, &Signature::of_lost(PACKETS, [])).counts;
+    let random = counts.of(Cause::Random);
     // At the full queue the medium has its share, too, one in 500.
     let at_queue = 4 * 4 * 120 / 500 + 2;
-    assert!((by_medium - 2..=by_medium + at_queue).contains(&random), "{told:?}, {by_medium} and {by_queue}");
-    assert!(before < by_medium && told.whole() == by_medium + by_queue, "{before}, {told:?}");
+    assert!(
+        (by_medium - 2..=by_medium + at_queue).contains(&random),
+        "{counts:?}, {by_medium} and {by_queue}"
+    );
+    assert!(before < by_medium && counts.total() == by_medium + by_queue, "{before}, {counts:?}");
 }

@@ -40,12 +40,12 @@ struct Attributes {
     /// Send time in wrapped microseconds of the sender's clock.
     departed: Attribute<u32>,
     /// Remaining lifetime from then on, in microseconds; `u32::MAX`: no deadline.
-    rest: Attribute<u32>,
+    remaining: Attribute<u32>,
 }
 
 /// Returns the deadline of a segment sent now, from the attribute `rest_of_life`; `None`: no deadline.
-pub(super) fn end_of_life(rest: u32, now: Time) -> Option<Time> {
-    (u64::from(rest) != ENDLESS).then(|| now + Span::from_micros(u64::from(rest)))
+pub(super) fn deadline_of(remaining: u32, now: Time) -> Option<Time> {
+    (u64::from(remaining) != ENDLESS).then(|| now + Span::from_micros(u64::from(remaining)))
 }
 
 #[derive(Debug)]
@@ -103,9 +103,9 @@ impl DropLate {
         if self.due().is_none_or(|due| due > now) {
             return;
         }
-        let mut gone: Vec<Outgoing> = Vec::new();
+        let mut expired: Vec<Outgoing> = Vec::new();
         let mut next_end: Option<Time> = None;
-        let unwanted = |message: &Outgoing| {
+        let is_expired = |message: &Outgoing| {
             #[cfg(test)]
             tests::VISITED.set(tests::VISITED.get() + 1);
             let Some(end) = message.deadline else { return false };
@@ -114,9 +114,9 @@ impl DropLate {
             }
             end <= now
         };
-        context.queue().remove(unwanted, |message| gone.push(message));
+        context.queue().remove(is_expired, |message| expired.push(message));
         (self.next_end, self.next_pass) = (next_end, now + PASS * context.queue().len() as u64);
-        for message in gone {
+        for message in expired {
             self.dropped += 1;
             let (id, arrived) = (message.id, false);
             context.pool().put(message.data);
@@ -143,13 +143,13 @@ impl DropLate {
         for i in 0..batch.len() {
             if !batch.is_resent(i) {
                 batch.set(i, attributes.departed, now.as_wrapped_micros());
-                batch.set(i, attributes.rest, u32::MAX);
+                batch.set(i, attributes.remaining, u32::MAX);
             }
         }
         let cut = context.shared(self.cut.expect("declared"));
         for (i, end) in cut.0.drain(..) {
-            let rest = end.map_or(ENDLESS, |end| end.since(now).as_micros());
-            batch.set(i, attributes.rest, rest.min(ENDLESS) as u32);
+            let remaining = end.map_or(ENDLESS, |end| end.since(now).as_micros());
+            batch.set(i, attributes.remaining, remaining.min(ENDLESS) as u32);
         }
     }
 
@@ -159,7 +159,7 @@ impl DropLate {
         let one_way = self.one_way.get_or_insert_with(|| Box::new(OneWay::within(FASTEST_WINDOW)));
         let departed = batch.get(i, attributes.departed);
         let spent = one_way.on_arrival(now, departed, now.as_wrapped_micros());
-        Some(end_of_life(batch.get(i, attributes.rest), now)? - spent)
+        Some(deadline_of(batch.get(i, attributes.remaining), now)? - spent)
     }
 }
 
@@ -168,7 +168,7 @@ impl MicroProtocol for DropLate {
         self.cut = Some(declaration.shared(CutEnds::default));
         self.attributes = Some(Attributes {
             departed: declaration.attribute(DEPARTED),
-            rest: declaration.attribute(REST_OF_LIFE),
+            remaining: declaration.attribute(REST_OF_LIFE),
         });
     }
 
@@ -220,8 +220,8 @@ impl MicroProtocol for DropLate {
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&DeadlineStats { dropped: self.dropped, late: self.late });
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&DeadlineStats { dropped: self.dropped, late: self.late });
     }
 }
 

@@ -211,11 +211,11 @@ pub const ROUND_ENDED: Name<Event<()>> = Name::new("round ended");
 pub const ABANDONED: Name<Event<()>> = Name::new("segments abandoned");
 
 /// A report to the peer is about to be written; handlers fill in their fields.
-pub const REPORT: Name<Event<OwnReport>> = Name::new("report");
+pub const REPORT: Name<Event<OutgoingReport>> = Name::new("report");
 
 /// Argument of [`REPORT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OwnReport {
+pub struct OutgoingReport {
     /// Flow-control limit: the peer may send bytes of the object below this offset.
     pub limit: u64,
     /// Size of the last path MTU probe received, in UDP payload bytes.

@@ -127,8 +127,8 @@ impl MicroProtocol for FixedRate {
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&FixedRateStats { rate: self.rate, changes: self.changes });
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&FixedRateStats { rate: self.rate, changes: self.changes });
     }
 }
 

@@ -16,7 +16,7 @@ use super::stats::LivenessStats;
 /// Timer of the silence.
 const TIMER: u8 = 0;
 /// Minimum length of a silence that is counted. Reports arrive at least once per second. Our choice.
-const COUNTED: Span = Span::from_secs(2);
+const MIN_COUNTED_SILENCE: Span = Span::from_secs(2);
 
 /// Handles of shared values and events.
 #[derive(Clone, Copy, Debug)]
@@ -44,12 +44,12 @@ struct Liveness {
     role: Role,
     bindings: Option<Bindings>,
     /// When the path was last known to work.
-    heard_at: Time,
+    received_at: Time,
     /// Packets that had arrived at the peer by then.
-    heard_of: u64,
+    reported_packets: u64,
     /// Whether the silence has been reported.
-    told: bool,
-    /// Total length of silences of `COUNTED` or longer.
+    is_reported: bool,
+    /// Total length of silences of `MIN_COUNTED_SILENCE` or longer.
     silent: Span,
 }
 
@@ -74,9 +74,9 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         silence: parameters.read::<LivenessConfig>().silence,
         role: Role::Receives,
         bindings: None,
-        heard_at: setup.now,
-        heard_of: 0,
-        told: false,
+        received_at: setup.now,
+        reported_packets: 0,
+        is_reported: false,
         silent: Span::ZERO,
     }))
 }
@@ -86,24 +86,24 @@ impl Liveness {
         self.bindings.expect("declared before it is used")
     }
 
-    fn heard(&mut self, context: &mut Context<'_>) {
-        let silence = context.now().since(self.heard_at);
-        if silence >= COUNTED {
+    fn on_received(&mut self, context: &mut Context<'_>) {
+        let silence = context.now().since(self.received_at);
+        if silence >= MIN_COUNTED_SILENCE {
             self.silent = self.silent + silence;
         }
-        self.heard_at = context.now();
-        if self.told {
-            self.told = false;
-            context.set_timer(TIMER, self.heard_at + self.silence);
+        self.received_at = context.now();
+        if self.is_reported {
+            self.is_reported = false;
+            context.set_timer(TIMER, self.received_at + self.silence);
         }
     }
 
     /// A report is a sign of life only if it confirms new arrivals, or if nothing is in flight.
     fn on_report(&mut self, report: &PeerReport, context: &mut Context<'_>) {
         let nothing_sent = !context.shared(self.bindings().send_window).outstanding;
-        if self.role == Role::Sends && (report.packets > self.heard_of || nothing_sent) {
-            self.heard_of = self.heard_of.max(report.packets);
-            self.heard(context);
+        if self.role == Role::Sends && (report.packets > self.reported_packets || nothing_sent) {
+            self.reported_packets = self.reported_packets.max(report.packets);
+            self.on_received(context);
         }
     }
 }
@@ -127,13 +127,13 @@ impl MicroProtocol for Liveness {
         if context.ends().object_source.is_some() {
             self.role = Role::Sends;
         }
-        self.heard_at = context.now();
-        context.set_timer(TIMER, self.heard_at + self.silence);
+        self.received_at = context.now();
+        context.set_timer(TIMER, self.received_at + self.silence);
     }
 
     fn on_batch(&mut self, _: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         if self.role == Role::Receives && batch.live().next().is_some() {
-            self.heard(context);
+            self.on_received(context);
         }
     }
 
@@ -147,29 +147,29 @@ impl MicroProtocol for Liveness {
     }
 
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
-        let (now, due) = (context.now(), self.heard_at + self.silence);
+        let (now, due) = (context.now(), self.received_at + self.silence);
         if due > now {
             context.set_timer(TIMER, due);
         } else if now > due + self.silence {
             // This end was suspended, or its clock has jumped: it did not listen meanwhile.
-            self.heard_at = now;
+            self.received_at = now;
             context.set_timer(TIMER, now + self.silence);
         } else {
-            self.told = true;
+            self.is_reported = true;
             context.emit(StackEvent::Silent(self.silence));
         }
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        let going_on = if self.told { self.silence } else { Span::ZERO };
-        tell(&LivenessStats { silent: self.silent + going_on });
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        let current = if self.is_reported { self.silence } else { Span::ZERO };
+        report(&LivenessStats { silent: self.silent + current });
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         self.silence = parameters.read::<LivenessConfig>().silence;
         if self.role != Role::Done {
-            self.told = false;
-            context.set_timer(TIMER, self.heard_at + self.silence);
+            self.is_reported = false;
+            context.set_timer(TIMER, self.received_at + self.silence);
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     /// Number of silences reported.
-    fn told(stack: &mut Stack) -> usize {
+    fn reported_silences(stack: &mut Stack) -> usize {
         events(stack).iter().filter(|event| **event == StackEvent::Silent(Span::from_secs(2))).count()
     }
 
@@ -203,11 +203,11 @@ mod tests {
         let mut dead = Path { cut: [true; 2], ..Path::default() };
         pair.exchange(T0, &mut dead);
         pair.run_until(at(1_999), &mut dead);
-        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
+        assert_eq!((reported_silences(&mut pair.a), reported_silences(&mut pair.b)), (0, 0));
         pair.run_until(at(2_000), &mut dead);
-        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (1, 1));
+        assert_eq!((reported_silences(&mut pair.a), reported_silences(&mut pair.b)), (1, 1));
         pair.run_until(at(20_000), &mut dead);
-        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
+        assert_eq!((reported_silences(&mut pair.a), reported_silences(&mut pair.b)), (0, 0));
     }
 
     #[test]
@@ -220,27 +220,27 @@ mod tests {
         pair.a.on_deadline(woken);
         pair.b.on_deadline(woken);
         pair.run_until(woken + Span::from_millis(1_900), &mut dead);
-        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
+        assert_eq!((reported_silences(&mut pair.a), reported_silences(&mut pair.b)), (0, 0));
         pair.run_until(woken + Span::from_millis(2_000), &mut dead);
-        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (1, 1));
+        assert_eq!((reported_silences(&mut pair.a), reported_silences(&mut pair.b)), (1, 1));
     }
 
     #[test]
     fn keep_alives_prevent_the_silence_timeout() {
-        let (mut pair, came) = Pair::of_object(&recipe(), 100_000);
+        let (mut pair, received) = Pair::of_object(&recipe(), 100_000);
         pair.exchange(T0, &mut Path::default());
         pair.run_until(at(5_000), &mut Path::default());
-        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
-        assert!((50_000..70_000).contains(&came.lock().unwrap().bytes), "{came:?}");
+        assert_eq!((reported_silences(&mut pair.a), reported_silences(&mut pair.b)), (0, 0));
+        assert!((50_000..70_000).contains(&received.lock().unwrap().bytes), "{received:?}");
         let mut dead = Path { cut: [true; 2], ..Path::default() };
         pair.run_until(at(6_800), &mut dead);
-        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
+        assert_eq!((reported_silences(&mut pair.a), reported_silences(&mut pair.b)), (0, 0));
         pair.run_until(at(7_000), &mut dead);
-        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (1, 1));
+        assert_eq!((reported_silences(&mut pair.a), reported_silences(&mut pair.b)), (1, 1));
         // A path that has recovered can fail again.
         pair.run_until(at(8_000), &mut Path::default());
         pair.run_until(at(11_000), &mut dead);
-        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (1, 1));
+        assert_eq!((reported_silences(&mut pair.a), reported_silences(&mut pair.b)), (1, 1));
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         let before = pair.b.stats().control_sent;
         pair.run_until(at(3_200), &mut Path { cut: [true, false], ..Path::default() });
         assert!(pair.b.stats().control_sent > before + 10, "{:?}", pair.b.stats());
-        assert_eq!(told(&mut pair.a), 1);
+        assert_eq!(reported_silences(&mut pair.a), 1);
     }
 
     #[test]
@@ -270,11 +270,11 @@ mod tests {
 
     #[test]
     fn an_end_that_has_delivered_everything_waits_for_nothing() {
-        let (mut pair, came) = Pair::of_object(&recipe(), 10_000);
+        let (mut pair, received) = Pair::of_object(&recipe(), 10_000);
         pair.exchange(T0, &mut Path::default());
         pair.run_until(at(1_500), &mut Path::default());
-        assert_eq!(came.lock().unwrap().whole, Some(10_000));
+        assert_eq!(received.lock().unwrap().complete_len, Some(10_000));
         pair.run_until(at(20_000), &mut Path { cut: [true; 2], ..Path::default() });
-        assert_eq!(told(&mut pair.a), 0);
+        assert_eq!(reported_silences(&mut pair.a), 0);
     }
 }

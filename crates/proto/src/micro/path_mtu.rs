@@ -11,7 +11,7 @@ use haul_stack::{
 use haul_wire::packet::ProbeBody;
 
 use super::events::{
-    DELIVERED, OwnReport, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, REPORT, REPORT_SOON,
+    DELIVERED, OutgoingReport, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, REPORT, REPORT_SOON,
     SIZE_PASSED, SIZE_REFUSED,
 };
 use super::shared::ReportDelay;
@@ -36,7 +36,7 @@ struct Bindings {
     rtt: SharedValue<RttEstimator>,
     delay: SharedValue<ReportDelay>,
     peer_report: Event<PeerReport>,
-    report: Event<OwnReport>,
+    report: Event<OutgoingReport>,
     soon: Event<()>,
     timeout: Event<ProbeTimeout>,
     delivered: Event<()>,
@@ -204,8 +204,8 @@ impl MicroProtocol for PathMtu {
         self.settle(context);
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&PathMtuStats { datagram: self.mtu.current(), probes: self.probes });
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&PathMtuStats { datagram: self.mtu.current(), probes: self.probes });
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn when_large_packets_vanish_the_size_falls_back_and_the_object_continues() {
-        let (mut pair, came) = Pair::of_object(&object_recipe("8Mbit").with("path_mtu"), LEN);
+        let (mut pair, received) = Pair::of_object(&object_recipe("8Mbit").with("path_mtu"), LEN);
         pair.exchange(T0, &mut Path::default());
         pair.run_until(at(3_000), &mut Path::default());
         assert_eq!(size(&pair), 8_972);
@@ -273,7 +273,7 @@ mod tests {
         pair.run_until(at(13_000), &mut narrow);
         assert!((1_200..=1_400).contains(&size(&pair)), "{}", size(&pair));
         pair.run_until(at(60_000), &mut narrow);
-        assert_eq!(came.lock().unwrap().whole, Some(LEN));
+        assert_eq!(received.lock().unwrap().complete_len, Some(LEN));
     }
 
     #[test]

@@ -47,8 +47,8 @@ impl MicroProtocol for Priority {
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&PriorityStats { most_urgent: self.urgent });
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&PriorityStats { most_urgent: self.urgent });
     }
 }
 

@@ -71,13 +71,13 @@ pub(super) fn write(from: u64, ranges: impl Iterator<Item = Range<u64>>, into: &
 fn pieces(from: u64, range: Range<u64>) -> impl Iterator<Item = (u16, u16)> {
     let mut at = from;
     std::iter::from_fn(move || {
-        let sayable = |distance: u64| u16::try_from(distance).unwrap_or(u16::MAX);
+        let saturated = |distance: u64| u16::try_from(distance).unwrap_or(u16::MAX);
         if at >= range.end {
             return None;
         }
-        let gap = sayable(range.start.saturating_sub(at));
+        let gap = saturated(range.start.saturating_sub(at));
         at += u64::from(gap);
-        let len = if at < range.start { 0 } else { sayable(range.end - at) };
+        let len = if at < range.start { 0 } else { saturated(range.end - at) };
         at += u64::from(len);
         Some((gap, len))
     })
@@ -121,10 +121,10 @@ mod tests {
             let used = write(0, starts.map(|start| start..start + 1), &mut bytes);
             let read = Ranges::read(0, &bytes[..used]).unwrap();
             let named: Vec<u64> = read.iter().flatten().collect();
-            let is_whole = named.last() == Some(&(far + 2 * count));
-            prop_assert_eq!(named.len() as u64, count.min(MAX_RANGES as u64) + u64::from(is_whole));
+            let is_complete = named.last() == Some(&(far + 2 * count));
+            prop_assert_eq!(named.len() as u64, count.min(MAX_RANGES as u64) + u64::from(is_complete));
             // An incomplete list is recognisable as such.
-            prop_assert!(is_whole || read.is_full());
+            prop_assert!(is_complete || read.is_full());
         }
 
         #[test]

@@ -31,9 +31,9 @@ struct RateFeedback {
     /// Number of this end's newest request.
     number: u32,
     request: Option<RateRequest>,
-    /// Number of the peer's newest request; `to_confirm`: whether it is still to be confirmed.
-    obeyed: Option<u32>,
-    to_confirm: bool,
+    /// Number of the peer's newest request; `needs_confirmation`: whether it is still to be confirmed.
+    applied: Option<u32>,
+    needs_confirmation: bool,
     sent: u64,
 }
 
@@ -54,7 +54,7 @@ pub(super) fn registration() -> Registration {
 }
 
 impl RateFeedback {
-    fn say(&mut self, rate: Rate, context: &mut Context<'_>) {
+    fn request_rate(&mut self, rate: Rate, context: &mut Context<'_>) {
         self.number = self.number.wrapping_add(1);
         let path = context.path();
         let repeat_after = (path.rtt + path.rtt_variation * 4).max(SHORTEST_REPEAT);
@@ -64,13 +64,13 @@ impl RateFeedback {
 
     fn on_request(&mut self, number: u32, rate: Rate, context: &mut Context<'_>) {
         let newer = |known: u32| number.wrapping_sub(known).cast_signed() > 0;
-        if self.obeyed.is_none_or(newer) {
-            self.obeyed = Some(number);
+        if self.applied.is_none_or(newer) {
+            self.applied = Some(number);
             let mut rate = rate;
             context.raise(self.changed.expect("declared"), &mut rate);
         }
         // An old request is confirmed with the number of the newest one.
-        self.to_confirm = true;
+        self.needs_confirmation = true;
         context.request_control();
     }
 
@@ -105,7 +105,7 @@ impl MicroProtocol for RateFeedback {
 
     fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         if let Some(&mut rate) = RATE_REQUESTED.of(event, argument) {
-            self.say(rate, context);
+            self.request_rate(rate, context);
         }
     }
 
@@ -119,9 +119,9 @@ impl MicroProtocol for RateFeedback {
 
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let mut body = [0; 13];
-        let len = if std::mem::take(&mut self.to_confirm) {
+        let len = if std::mem::take(&mut self.needs_confirmation) {
             body[0] = CONFIRMED;
-            body[1..5].copy_from_slice(&self.obeyed.unwrap_or(0).to_be_bytes());
+            body[1..5].copy_from_slice(&self.applied.unwrap_or(0).to_be_bytes());
             5
         } else if let Some(request) = self.request.as_mut().filter(|request| request.due) {
             request.due = false;
@@ -154,8 +154,8 @@ impl MicroProtocol for RateFeedback {
         usize::from(self.request.is_some())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&RateFeedbackStats { wishes: u64::from(self.number), packets: self.sent });
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&RateFeedbackStats { requests: u64::from(self.number), packets: self.sent });
     }
 }
 
@@ -189,21 +189,21 @@ mod tests {
         #[test]
         fn the_last_request_takes_effect_despite_losses(
             losses in prop::collection::vec(any::<bool>(), 12),
-            wishes in prop::collection::vec(1u64..1_000, 1..6),
+            requests in prop::collection::vec(1u64..1_000, 1..6),
             duplicate: bool,
         ) {
             let mut pair = pair();
             let mut n = 0;
             let mut lose = |_| { n += 1; losses.get(n - 1).copied().unwrap_or(false) };
             let mut path = Path { lose: Some(&mut lose), duplicate, ..Path::default() };
-            for (n, &mbps) in wishes.iter().enumerate() {
+            for (n, &mbps) in requests.iter().enumerate() {
                 let now = T0 + Span::from_millis(7 * n as u64);
                 pair.b.request_rate(now, Rate::from_mbps(mbps));
                 pair.exchange(now, &mut path);
                 pair.run_until(now, &mut path);
             }
             pair.run_until(T0 + Span::from_secs(30), &mut path);
-            let last = wishes.last().unwrap() * 1_000_000;
+            let last = requests.last().unwrap() * 1_000_000;
             prop_assert_eq!(stats::<FixedRateStats>(&pair.a).rate.as_bps(), last);
             prop_assert_eq!(pair.b.unfinished(), 0);
             // Confirmed, hence no timer.

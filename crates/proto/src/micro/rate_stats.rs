@@ -140,8 +140,8 @@ impl MicroProtocol for RateStats {
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&ArrivalStats {
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&ArrivalStats {
             received: PacketCount { packets: self.packets, bytes: self.bytes },
             missing: (self.expected_before + self.expected).saturating_sub(self.packets),
             rate: self.measurement.rate,

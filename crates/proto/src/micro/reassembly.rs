@@ -79,7 +79,7 @@ struct Incomplete {
     /// All bytes before this offset have arrived.
     front: u64,
     /// Ranges that have arrived beyond the first gap.
-    beyond: RangeSet,
+    out_of_order: RangeSet,
     len: Option<usize>,
     /// Highest sequence number of its segments.
     newest: u64,
@@ -91,9 +91,9 @@ impl Incomplete {
         if from == to {
             // An empty message has no bytes that could have arrived.
             Overlap::None
-        } else if to <= self.front || self.beyond.covers(from..to) {
+        } else if to <= self.front || self.out_of_order.covers(from..to) {
             Overlap::All
-        } else if from < self.front || self.beyond.intersects(from..to) {
+        } else if from < self.front || self.out_of_order.intersects(from..to) {
             Overlap::Some
         } else {
             Overlap::None
@@ -102,16 +102,16 @@ impl Incomplete {
 
     fn note(&mut self, from: u64, to: u64) {
         if from > self.front {
-            return self.beyond.insert(from..to);
+            return self.out_of_order.insert(from..to);
         }
         self.front = to;
-        if let Some(next) = self.beyond.containing(to) {
+        if let Some(next) = self.out_of_order.containing(to) {
             self.front = next.end;
-            self.beyond.remove(next);
+            self.out_of_order.remove(next);
         }
     }
 
-    fn is_whole(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.len.is_some_and(|len| len as u64 == self.front)
     }
 
@@ -174,8 +174,8 @@ impl Reassembly {
 
     /// Adds a segment. Returns the message when it is complete.
     pub(crate) fn add(&mut self, segment: &Segment<'_>, pool: &mut Pool) -> Added {
-        let pointless = segment.data.is_empty() && !(segment.last && segment.offset == 0);
-        if segment.end() > self.limits.message || pointless {
+        let is_useless = segment.data.is_empty() && !(segment.last && segment.offset == 0);
+        if segment.end() > self.limits.message || is_useless {
             return Added::Impossible;
         }
         let growth = self.growth(segment.message, segment.end());
@@ -189,7 +189,7 @@ impl Reassembly {
         let two_ends = segment.last
             && (message.len.is_some_and(|len| len != segment.end()) || message.data.len() > segment.end());
         match message.overlap(from, to) {
-            _ if too_long || two_ends || message.beyond.len() >= STRETCHES => return Added::Impossible,
+            _ if too_long || two_ends || message.out_of_order.len() >= STRETCHES => return Added::Impossible,
             Overlap::All => return Added::Duplicate,
             Overlap::Some => return Added::Impossible,
             Overlap::None => {}
@@ -203,13 +203,13 @@ impl Reassembly {
         }
         message.newest = message.newest.max(segment.sequence);
         self.used += growth;
-        if self.messages[at].is_whole() { Added::Complete(self.remove(at)) } else { Added::Incomplete }
+        if self.messages[at].is_complete() { Added::Complete(self.remove(at)) } else { Added::Incomplete }
     }
 
     fn begin(&mut self, message: u64, pool: &mut Pool) -> usize {
         let at = self.messages.partition_point(|known| known.message < message);
-        let (data, beyond) = (pool.get(0), RangeSet::new());
-        self.messages.insert(at, Incomplete { message, data, front: 0, beyond, len: None, newest: 0 });
+        let (data, out_of_order) = (pool.get(0), RangeSet::new());
+        self.messages.insert(at, Incomplete { message, data, front: 0, out_of_order, len: None, newest: 0 });
         at
     }
 
@@ -228,7 +228,11 @@ impl Reassembly {
     /// consecutive, so it misses the one after its newest if it misses none before.
     pub(crate) fn oldest_lacks(&self) -> Option<u64> {
         let message = self.messages.front()?;
-        Some(if message.beyond.is_empty() { message.newest + 1 } else { message.newest.saturating_sub(1) })
+        Some(if message.out_of_order.is_empty() {
+            message.newest + 1
+        } else {
+            message.newest.saturating_sub(1)
+        })
     }
 
     /// Gives up the oldest message; `None` if there is none.
@@ -273,7 +277,7 @@ mod tests {
             let mut keys = order.iter().cycle();
             segments.sort_by_cached_key(|_| *keys.next().unwrap());
             let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
-            let mut whole = vec![0; bodies.len()];
+            let mut completed = vec![0; bodies.len()];
             // Segments without space are added again, as by a reliable sender; the first missing one may use
             // the reserve.
             while !segments.is_empty() {
@@ -290,7 +294,7 @@ mod tests {
                     match table.add(segment, &mut pool) {
                         Added::Complete(data) => {
                             assert_eq!(&data[..], &bodies[segment.message as usize][..]);
-                            whole[segment.message as usize] += 1;
+                            completed[segment.message as usize] += 1;
                         }
                         Added::Incomplete => {}
                         other => panic!("{other:?}"),
@@ -300,7 +304,7 @@ mod tests {
                 prop_assert!(table.used <= LIMITS.total);
                 prop_assert!(segments.len() < before, "stuck");
             }
-            prop_assert!(whole.iter().all(|&n| n == 1));
+            prop_assert!(completed.iter().all(|&n| n == 1));
             prop_assert_eq!((table.used, table.len()), (0, 0));
         }
 

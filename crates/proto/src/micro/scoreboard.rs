@@ -119,7 +119,7 @@ impl Scoreboard {
     }
 
     /// Declares a segment lost; returns whether it was in flight before.
-    pub(crate) fn lose(&mut self, sequence: u64) -> bool {
+    pub(crate) fn mark_lost(&mut self, sequence: u64) -> bool {
         match self.get_mut(sequence) {
             Some(slot) if slot.state == SegmentState::Waiting => {
                 slot.state = SegmentState::Lost;
@@ -209,8 +209,8 @@ mod tests {
     fn a_retransmitted_segment_is_outstanding_again() {
         let mut scoreboard = Scoreboard::default();
         scoreboard.begin(0, 5, Time::ZERO);
-        assert!(scoreboard.lose(0));
-        assert!(!scoreboard.lose(0));
+        assert!(scoreboard.mark_lost(0));
+        assert!(!scoreboard.mark_lost(0));
         let (_, slot) = scoreboard.outstanding().next().unwrap();
         assert_eq!((slot.state, scoreboard.lost()), (SegmentState::Lost, 1));
         let later = Time::ZERO + Span::from_millis(3);

@@ -47,8 +47,8 @@ impl MicroProtocol for SealPackets {
         self.open.release_idle();
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&SealStats { refused: self.refused });
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&SealStats { refused: self.refused });
     }
 }
 

@@ -209,14 +209,14 @@ pub(super) fn registration() -> Registration {
 
 /// A receiver that requests what is missing after a silence must not wait for suppressed readings.
 fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
-    let apart = parameters.read::<SelectiveTransferConfig>().max_silence;
+    let max_silence = parameters.read::<SelectiveTransferConfig>().max_silence;
     match peers.get::<NegativeAckConfig>() {
-        Some(asks) if apart > Span::ZERO && apart >= asks.silence => {
-            let wanted = format!(
+        Some(negative_ack) if max_silence > Span::ZERO && max_silence >= negative_ack.silence => {
+            let problem = format!(
                 "must be less than `negative_ack.silence = {}`, or the receiver requests suppressed readings; lower it, or raise negative_ack.silence",
-                asks.silence.exact()
+                negative_ack.silence.exact()
             );
-            Err(("max_silence", wanted))
+            Err(("max_silence", problem))
         }
         _ => Ok(()),
     }
@@ -270,8 +270,8 @@ impl MicroProtocol for SelectiveTransfer {
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&SelectiveTransferStats { suppressed: self.suppressed });
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&SelectiveTransferStats { suppressed: self.suppressed });
     }
 }
 

@@ -76,11 +76,11 @@ fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'
     let SequencedSegmentConfig { window } = parameters.read();
     match repeats.map(|repeats| repeats.window) {
         Some(outstanding) if window <= outstanding => {
-            let wanted = format!(
+            let problem = format!(
                 "must be more than `retransmit.window = {outstanding}`, or retransmissions would be dropped; set it to {} or more, or lower retransmit.window",
                 outstanding + 1
             );
-            Err(("window", wanted))
+            Err(("window", problem))
         }
         _ => Ok(()),
     }
@@ -172,8 +172,8 @@ impl MicroProtocol for SequencedSegment {
         self.window.release_idle();
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&SequencedSegmentStats {
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&SequencedSegmentStats {
             sent: self.next,
             duplicates: self.duplicates,
             given_up: self.given_up,

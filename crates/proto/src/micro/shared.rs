@@ -99,7 +99,7 @@ impl PeerHost {
 /// once the driver has requested one.
 #[derive(Clone, Debug, Default)]
 pub struct DiagnosedWindows {
-    are_wanted: bool,
+    are_requested: bool,
     list: VecDeque<DiagnosedWindow>,
 }
 
@@ -107,15 +107,15 @@ impl DiagnosedWindows {
     /// Maximum number of windows kept for the driver.
     const MAX_KEPT: usize = 8;
 
-    pub(crate) fn push(&mut self, end: &Boundary, signature: &Signature, told: WindowFindings) {
-        let is_empty = signature.packets() == 0 && told.counts.whole() == 0;
-        if !self.are_wanted || is_empty {
+    pub(crate) fn push(&mut self, end: &Boundary, signature: &Signature, findings: WindowFindings) {
+        let is_empty = signature.packets() == 0 && findings.counts.total() == 0;
+        if !self.are_requested || is_empty {
             return;
         }
         if self.list.len() == Self::MAX_KEPT {
             self.list.pop_front();
         }
-        let WindowFindings { sample, by_signature, counts, attributions } = told;
+        let WindowFindings { sample, by_signature, counts, attributions } = findings;
         let (number, first_pn, signature) = (end.number, end.first_pn, signature.clone());
         let window =
             DiagnosedWindow { number, first_pn, signature, sample, by_signature, counts, attributions };
@@ -123,15 +123,15 @@ impl DiagnosedWindows {
     }
 
     /// Whether windows are requested.
-    pub(crate) fn are_wanted(&self) -> bool {
-        self.are_wanted
+    pub(crate) fn are_requested(&self) -> bool {
+        self.are_requested
     }
 
     /// Takes the oldest diagnosed window of a sender's stack. Windows are recorded from the first call on;
     /// the newest 8 are kept.
     pub fn take_of(stack: &mut Stack) -> Option<DiagnosedWindow> {
         let windows = stack.shared_mut::<Self>()?;
-        windows.are_wanted = true;
+        windows.are_requested = true;
         windows.list.pop_front()
     }
 
@@ -163,7 +163,7 @@ pub enum WaitingFor {
     /// The last acknowledgements; everything is sent.
     Acknowledgement,
     /// Further requests of the receiver; everything requested so far is sent.
-    Wants,
+    Requests,
 }
 
 /// Time spent waiting, by reason, since the start.
@@ -184,7 +184,7 @@ pub struct Waiting {
     /// For the last acknowledgements.
     pub acknowledgement: Span,
     /// For further requests of the receiver.
-    pub wants: Span,
+    pub requests: Span,
     /// Not waiting: the sender itself was the limit, working or without a processor.
     pub busy: Span,
 }
@@ -201,7 +201,7 @@ impl Waiting {
             receiver: self.receiver.saturating_sub(before.receiver),
             source: self.source.saturating_sub(before.source),
             acknowledgement: self.acknowledgement.saturating_sub(before.acknowledgement),
-            wants: self.wants.saturating_sub(before.wants),
+            requests: self.requests.saturating_sub(before.requests),
             busy: self.busy.saturating_sub(before.busy),
         }
     }
@@ -251,7 +251,7 @@ impl Clock {
 
     /// Records that the sender reads at `now` what arrived at its host at `arrived`. A round trip after that
     /// nothing was in flight any more, and the path was idle.
-    pub fn heard(&mut self, now: Time, arrived: Time, round_trip: Span) {
+    pub fn on_received(&mut self, now: Time, arrived: Time, round_trip: Span) {
         if self.reason == Some(WaitingFor::Window) {
             self.note_absence(now, arrived);
         }
@@ -299,7 +299,7 @@ impl Clock {
             Some(WaitingFor::Receiver) => &mut self.waiting.receiver,
             Some(WaitingFor::Source) => &mut self.waiting.source,
             Some(WaitingFor::Acknowledgement) => &mut self.waiting.acknowledgement,
-            Some(WaitingFor::Wants) => &mut self.waiting.wants,
+            Some(WaitingFor::Requests) => &mut self.waiting.requests,
         };
         *account = *account + now.since(self.since);
         self.since = now;
@@ -330,9 +330,10 @@ mod tests {
     #[test]
     fn a_wait_ends_with_its_event_and_not_when_the_thread_runs() {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
-        let heard =
-            |clock: &mut Clock, now, at| clock.heard(now, at - Span::from_millis(5), Span::from_millis(5));
-        let told = |reason, ready: &dyn Fn(&mut Clock, Time, Time)| {
+        let on_received = |clock: &mut Clock, now, at| {
+            clock.on_received(now, at - Span::from_millis(5), Span::from_millis(5))
+        };
+        let times = |reason, ready: &dyn Fn(&mut Clock, Time, Time)| {
             let mut clock = Clock::default();
             clock.start(at(0));
             clock.wait(at(0), reason);
@@ -344,15 +345,15 @@ mod tests {
         };
         // Threads always wake a little late; the same wait may start again.
         let late = (Span::from_millis(20), Span::from_millis(40));
-        assert_eq!(told(WaitingFor::Pacer, &Clock::released), late);
-        assert_eq!(told(WaitingFor::Window, &heard), late);
+        assert_eq!(times(WaitingFor::Pacer, &Clock::released), late);
+        assert_eq!(times(WaitingFor::Window, &on_received), late);
         // A packet that is not waited for is no release, and a pause of the pacer does not end a wait for
         // storage.
         let prompt = (Span::from_millis(60), Span::ZERO);
-        assert_eq!(told(WaitingFor::Pacer, &heard), prompt);
-        assert_eq!(told(WaitingFor::Window, &Clock::released), prompt);
-        assert_eq!(told(WaitingFor::Source, &Clock::released), prompt);
-        assert_eq!(told(WaitingFor::Source, &heard), prompt);
+        assert_eq!(times(WaitingFor::Pacer, &on_received), prompt);
+        assert_eq!(times(WaitingFor::Window, &Clock::released), prompt);
+        assert_eq!(times(WaitingFor::Source, &Clock::released), prompt);
+        assert_eq!(times(WaitingFor::Source, &on_received), prompt);
     }
 
     #[test]
@@ -367,18 +368,18 @@ mod tests {
             ready(&mut clock);
             (clock.take_absence(), clock.take_absence())
         };
-        let told = |ms| (Span::from_millis(ms), Span::ZERO);
+        let times = |ms| (Span::from_millis(ms), Span::ZERO);
         // Released 15 ms after it sent, and sending again at 90 ms; also in the middle of its work.
         let released = |clock: &mut Clock| clock.released(at(90), at(25));
-        assert_eq!(after(Some(WaitingFor::Pacer), &released), told(65));
-        assert_eq!(after(None, &released), told(65));
-        assert_eq!(after(None, &|clock| clock.released(at(90), at(3))), told(80), "not before it sent");
+        assert_eq!(after(Some(WaitingFor::Pacer), &released), times(65));
+        assert_eq!(after(None, &released), times(65));
+        assert_eq!(after(None, &|clock| clock.released(at(90), at(3))), times(80), "not before it sent");
         // A report that arrived at 20 ms would have opened the window.
-        let heard = |clock: &mut Clock| clock.heard(at(90), at(20), Span::from_millis(40));
-        assert_eq!(after(Some(WaitingFor::Window), &heard), told(70));
+        let on_received = |clock: &mut Clock| clock.on_received(at(90), at(20), Span::from_millis(40));
+        assert_eq!(after(Some(WaitingFor::Window), &on_received), times(70));
         // A sender without data is not late.
-        assert_eq!(after(Some(WaitingFor::Source), &heard), told(0));
-        assert_eq!(after(Some(WaitingFor::Source), &released), told(0));
+        assert_eq!(after(Some(WaitingFor::Source), &on_received), times(0));
+        assert_eq!(after(Some(WaitingFor::Source), &released), times(0));
     }
 
     #[test]
@@ -387,8 +388,8 @@ mod tests {
         let mut clock = Clock::default();
         clock.start(at(0));
         clock.wait(at(30), WaitingFor::Window);
-        clock.heard(at(40), at(2), Span::ZERO);
-        clock.heard(at(40), at(35), Span::ZERO);
+        clock.on_received(at(40), at(2), Span::ZERO);
+        clock.on_received(at(40), at(35), Span::ZERO);
         clock.busy(at(50));
         let w = clock.waiting();
         assert_eq!((w.window, w.busy), (Span::from_millis(11), Span::from_millis(39)));

@@ -104,11 +104,11 @@ impl MicroProtocol for Statistics {
         if body.len() != REPORT_LEN {
             return batch.reject(i);
         }
-        let said = PacketCount { packets: word(body, 0), bytes: word(body, 8) };
+        let reported = PacketCount { packets: word(body, 0), bytes: word(body, 8) };
         // Ignores an older report that arrived late.
-        if said.packets > self.arrived.packets {
-            self.arrived = said;
-            context.emit(StackEvent::User("data packets arrived at the other side", said.packets));
+        if reported.packets > self.arrived.packets {
+            self.arrived = reported;
+            context.emit(StackEvent::User("data packets arrived at the other side", reported.packets));
         }
     }
 
@@ -117,8 +117,8 @@ impl MicroProtocol for Statistics {
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&TrafficStats { sent: self.sent, received: self.received, arrived: self.arrived });
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&TrafficStats { sent: self.sent, received: self.received, arrived: self.arrived });
     }
 }
 

@@ -164,7 +164,7 @@ pub struct RateControlStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateFeedbackStats {
     /// Rates requested.
-    pub wishes: u64,
+    pub requests: u64,
     /// Packets sent.
     pub packets: u64,
 }

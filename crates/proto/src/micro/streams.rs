@@ -111,7 +111,7 @@ mod tests {
         recipe.set("streams.most", "7").unwrap();
         let limits = StreamLimits { window: 200 << 10, most: 7, frame: 64 << 10 };
         assert_eq!(StreamLimits::of(&recipe), Some(limits));
-        for (changed, wanted) in [
+        for (changed, expected) in [
             (("streams.window", "100KiB"), "two messages"),
             (("streams.window", "1GiB"), "for all"),
             (("streams.most", "65536"), "for all"),
@@ -122,7 +122,7 @@ mod tests {
             let mut wrong = recipe.clone();
             wrong.set(changed.0, changed.1).unwrap();
             let error = compile(&wrong).unwrap_err();
-            assert!(error.contains(wanted), "{changed:?}: {error}");
+            assert!(error.contains(expected), "{changed:?}: {error}");
         }
         for dropping in ["deadline", "selective_transfer"] {
             assert!(compile(&recipe.clone().with(dropping)).unwrap_err().contains("gap"));

@@ -77,13 +77,13 @@ pub(crate) struct Path<'p> {
 }
 
 /// Source of an object of this many bytes, each determined by its offset, and whether the object ends there.
-struct Given(u64, bool);
+struct TestSource(u64, bool);
 
 fn byte_at(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
 }
 
-impl ObjectSource for Given {
+impl ObjectSource for TestSource {
     fn available(&mut self) -> Available {
         Available { upto: self.0, end: self.1 }
     }
@@ -99,13 +99,13 @@ impl ObjectSource for Given {
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedObject {
     pub(crate) bytes: u64,
-    pub(crate) whole: Option<u64>,
+    pub(crate) complete_len: Option<u64>,
 }
 
 /// Sink that accepts an object up to a limit.
-struct Takes(Arc<Mutex<ReceivedObject>>, u64);
+struct TestSink(Arc<Mutex<ReceivedObject>>, u64);
 
-impl ObjectSink for Takes {
+impl ObjectSink for TestSink {
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
         for Piece { range, offset } in pieces {
             assert!((*offset..).zip(&data[range.clone()]).all(|(at, byte)| *byte == byte_at(at)));
@@ -118,7 +118,7 @@ impl ObjectSink for Takes {
     }
 
     fn complete(&mut self, len: u64) {
-        self.0.lock().unwrap().whole = Some(len);
+        self.0.lock().unwrap().complete_len = Some(len);
     }
 }
 
@@ -154,23 +154,23 @@ impl Pair {
 
     /// As `of_object`, but the sender's application has no more data for now, and has not ended the object.
     pub(crate) fn of_unfinished_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<ReceivedObject>>) {
-        let (mut pair, came) = Self::of_object(recipe, len);
-        let ends = Ends { object_source: Some(Box::new(Given(len, false))), ..Ends::default() };
+        let (mut pair, received) = Self::of_object(recipe, len);
+        let ends = Ends { object_source: Some(Box::new(TestSource(len, false))), ..Ends::default() };
         pair.a = Stack::new(compiled(recipe), Setup { ends, ..setup(true) }).unwrap();
-        (pair, came)
+        (pair, received)
     }
 
     /// As `of_object`, with a value provided to the sender: a control law, or a loss model.
     pub(crate) fn of_object_with<T: Send + 'static>(
         recipe: &Recipe,
         len: u64,
-        brought: T,
+        supplied: T,
     ) -> (Self, Arc<Mutex<ReceivedObject>>) {
-        let (mut pair, came) = Self::of_object(recipe, len);
-        let ends = Ends { object_source: Some(Box::new(Given(len, true))), ..Ends::default() };
-        let setup = Setup { ends, ..setup(true) }.provide(brought);
+        let (mut pair, received) = Self::of_object(recipe, len);
+        let ends = Ends { object_source: Some(Box::new(TestSource(len, true))), ..Ends::default() };
+        let setup = Setup { ends, ..setup(true) }.provide(supplied);
         pair.a = Stack::new(compiled(recipe), setup).unwrap();
-        (pair, came)
+        (pair, received)
     }
 
     /// As `of_object`, with a receiver that accepts no bytes from `limit` on.
@@ -180,12 +180,13 @@ impl Pair {
         limit: u64,
     ) -> (Self, Arc<Mutex<ReceivedObject>>) {
         let compiled = compiled(recipe);
-        let came = Arc::new(Mutex::new(ReceivedObject::default()));
+        let received = Arc::new(Mutex::new(ReceivedObject::default()));
         let make =
             |initiator, ends| Stack::new(compiled.clone(), Setup { ends, ..setup(initiator) }).unwrap();
-        let gives = Ends { object_source: Some(Box::new(Given(len, true))), ..Ends::default() };
-        let takes = Ends { object_sink: Some(Box::new(Takes(came.clone(), limit))), ..Ends::default() };
-        (Self { a: make(true, gives), b: make(false, takes) }, came)
+        let sending_ends = Ends { object_source: Some(Box::new(TestSource(len, true))), ..Ends::default() };
+        let receiving_ends =
+            Ends { object_sink: Some(Box::new(TestSink(received.clone(), limit))), ..Ends::default() };
+        (Self { a: make(true, sending_ends), b: make(false, receiving_ends) }, received)
     }
 
     /// As `of_object`, with datagrams of this size, which the path carries.
@@ -194,12 +195,12 @@ impl Pair {
         len: u64,
         datagram: u16,
     ) -> (Self, Arc<Mutex<ReceivedObject>>) {
-        let (mut pair, came) = Self::of_object(recipe, len);
-        let ends = Ends { object_source: Some(Box::new(Given(len, true))), ..Ends::default() };
+        let (mut pair, received) = Self::of_object(recipe, len);
+        let ends = Ends { object_source: Some(Box::new(TestSource(len, true))), ..Ends::default() };
         let setup =
             Setup { ends, datagram, likely_datagram: datagram, max_datagram: datagram, ..setup(true) };
         pair.a = Stack::new(compiled(recipe), setup).unwrap();
-        (pair, came)
+        (pair, received)
     }
 
     /// Transfers everything that both ends send at `now`; returns the number of batches.

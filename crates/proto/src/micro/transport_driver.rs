@@ -55,8 +55,8 @@ impl MicroProtocol for TransportDriver {
         }
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&TransportDriverStats { foreign: self.foreign });
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&TransportDriverStats { foreign: self.foreign });
     }
 }
 

@@ -23,7 +23,7 @@ const GAP: usize = 14;
 const MAX_GAPS: usize = 64;
 /// Gaps with fewer packets between them are merged: a socket that stays full drops every other packet. Our
 /// choice.
-const JOINED: u64 = 16;
+const MAX_JOIN_DISTANCE: u64 = 16;
 /// Minimum time between messages: no more often than reports of the preset `bulk`.
 const INTERVAL: Span = Span::from_millis(2);
 const REPEATS: u8 = 2;
@@ -38,7 +38,7 @@ struct Witness {
     newest: Option<(u64, u32)>,
     /// Gaps to report, each with the number of messages that have carried it.
     gaps: VecDeque<(DroppedGap, u8)>,
-    told_at: Option<Time>,
+    reported_at: Option<Time>,
     /// At the sender: the number after the last reported gap.
     known: u64,
     counts: WitnessStats,
@@ -61,15 +61,15 @@ impl Witness {
         let (grown, missing) = (drops.wrapping_sub(before), first.saturating_sub(newest + 1));
         // A falling count comes from another socket.
         if grown > 0 && grown.cast_signed() > 0 && missing > 0 {
-            self.note(DroppedGap { first_pn: newest + 1, packets: missing, missing, drops: grown });
+            self.record(DroppedGap { first_pn: newest + 1, packets: missing, missing, drops: grown });
         }
     }
 
-    fn note(&mut self, gap: DroppedGap) {
+    fn record(&mut self, gap: DroppedGap) {
         self.counts.gaps += 1;
         let is_full = self.gaps.len() == MAX_GAPS;
-        let joins = |last: &DroppedGap| is_full || gap.first_pn < last.end() + JOINED;
-        if let Some((last, _)) = self.gaps.back_mut().filter(|(last, told)| *told == 0 && joins(last)) {
+        let joins = |last: &DroppedGap| is_full || gap.first_pn < last.end() + MAX_JOIN_DISTANCE;
+        if let Some((last, _)) = self.gaps.back_mut().filter(|(last, reports)| *reports == 0 && joins(last)) {
             last.packets = gap.end() - last.first_pn;
             last.missing += gap.missing;
             last.drops = last.drops.saturating_add(gap.drops);
@@ -81,7 +81,7 @@ impl Witness {
 
     /// Time at which the next message is due.
     fn due(&self, now: Time) -> Option<Time> {
-        (!self.gaps.is_empty()).then(|| self.told_at.map_or(now, |told_at| told_at + INTERVAL))
+        (!self.gaps.is_empty()).then(|| self.reported_at.map_or(now, |reported_at| reported_at + INTERVAL))
     }
 
     fn schedule(&self, context: &mut Context<'_>) {
@@ -168,12 +168,12 @@ impl MicroProtocol for Witness {
             && let Some(i) = batch.push(WITNESS, fitting * GAP)
         {
             let (bodies, _) = batch.payload_mut(i).as_chunks_mut::<GAP>();
-            for (body, (gap, told)) in bodies.iter_mut().zip(&mut self.gaps) {
+            for (body, (gap, reports)) in bodies.iter_mut().zip(&mut self.gaps) {
                 *body = gap.write();
-                *told += 1;
+                *reports += 1;
             }
-            self.gaps.retain(|(_, told)| *told < REPEATS);
-            self.told_at = Some(now);
+            self.gaps.retain(|(_, reports)| *reports < REPEATS);
+            self.reported_at = Some(now);
             self.counts.messages_sent += 1;
         }
         self.schedule(context);
@@ -183,8 +183,8 @@ impl MicroProtocol for Witness {
         self.schedule(context);
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&self.counts);
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&self.counts);
     }
 }
 
@@ -198,15 +198,15 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Fate {
         Arrives,
-        LostOnTheWay,
-        DroppedByTheKernel,
+        LostOnPath,
+        DroppedByKernel,
     }
 
     fn fates() -> impl Strategy<Value = Vec<Fate>> {
         let fate = prop_oneof![
             6 => Just(Fate::Arrives),
-            1 => Just(Fate::LostOnTheWay),
-            2 => Just(Fate::DroppedByTheKernel)
+            1 => Just(Fate::LostOnPath),
+            2 => Just(Fate::DroppedByKernel)
         ];
         prop::collection::vec(prop::collection::vec(fate, 1..3), 0..200)
             .prop_map(|runs| runs.into_iter().flat_map(|run| std::iter::repeat_n(run, 3)).flatten().collect())
@@ -215,7 +215,7 @@ mod tests {
     proptest! {
         /// Each packet dropped by the kernel is in a gap, and a gap without kernel drops is not reported.
         #[test]
-        fn gaps_are_where_the_kernel_dropped_packets(fates in fates(), told_at in 0usize..400) {
+        fn gaps_are_where_the_kernel_dropped_packets(fates in fates(), reported_at in 0usize..400) {
             let mut witness = Witness::default();
             witness.on_data(0, 0, 0);
             let mut drops = 0;
@@ -223,16 +223,16 @@ mod tests {
             for (pn, fate) in (1u64..).zip(&fates) {
                 match fate {
                     Fate::Arrives => { witness.on_data(pn, pn, drops); last = pn; }
-                    Fate::LostOnTheWay => {}
-                    Fate::DroppedByTheKernel => drops += 1,
+                    Fate::LostOnPath => {}
+                    Fate::DroppedByKernel => drops += 1,
                 }
-                if pn as usize == told_at {
-                    witness.gaps.iter_mut().for_each(|(_, told)| *told = 1);
+                if pn as usize == reported_at {
+                    witness.gaps.iter_mut().for_each(|(_, reports)| *reports = 1);
                 }
             }
             let gaps: Vec<DroppedGap> = witness.gaps.iter().map(|(gap, _)| *gap).collect();
             let known = fates.iter().take(last as usize);
-            let dropped = (1u64..).zip(known).filter(|(_, fate)| **fate == Fate::DroppedByTheKernel);
+            let dropped = (1u64..).zip(known).filter(|(_, fate)| **fate == Fate::DroppedByKernel);
             let dropped: Vec<u64> = dropped.map(|(pn, _)| pn).collect();
             prop_assert!(gaps.is_sorted_by(|a, b| a.end() <= b.first_pn), "{gaps:?}");
             let within = |gap: &DroppedGap| dropped.iter().filter(|pn| (gap.first_pn..gap.end()).contains(pn)).count();

@@ -44,7 +44,7 @@ pub enum PendingFrame {
 
 /// The peer has reset or stopped the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GivenUp;
+pub struct Aborted;
 
 #[derive(Debug)]
 enum Incoming {
@@ -145,7 +145,7 @@ impl Multiplexer {
     }
 
     /// Returns the number of streams that this end has opened and that are not finished yet.
-    fn own(&self) -> usize {
+    fn open_count(&self) -> usize {
         let finished = self.permitted - self.limits.most;
         self.streams.len() - (self.seen - finished) as usize
     }
@@ -164,7 +164,7 @@ impl Multiplexer {
 
     /// Opens a stream, once both ends have finished enough earlier ones.
     pub fn open(&mut self) -> Option<StreamId> {
-        let has_space = self.own() < self.limits.most as usize && self.opened < self.may_open;
+        let has_space = self.open_count() < self.limits.most as usize && self.opened < self.may_open;
         has_space.then(|| {
             let number = stream_id(self.opened, self.initiator);
             self.opened += 1;
@@ -208,7 +208,7 @@ impl Multiplexer {
     }
 
     /// Reads bytes of a stream; 0 at its end.
-    pub fn read(&mut self, number: StreamId, into: &mut [u8]) -> Option<Result<usize, GivenUp>> {
+    pub fn read(&mut self, number: StreamId, into: &mut [u8]) -> Option<Result<usize, Aborted>> {
         let Some(stream) = self.streams.get_mut(&number) else { return Some(Ok(0)) };
         match &mut stream.incoming {
             Incoming::Open(bytes) => {
@@ -226,16 +226,16 @@ impl Multiplexer {
             }
             Incoming::Reset => {
                 self.finish_incoming(number);
-                Some(Err(GivenUp))
+                Some(Err(Aborted))
             }
             Incoming::Stopped | Incoming::Finished => Some(Ok(0)),
         }
     }
 
     /// Returns the offset of the next bytes of a stream, and how many may be sent.
-    pub fn space(&mut self, number: StreamId) -> Option<Result<(u64, u64), GivenUp>> {
+    pub fn space(&mut self, number: StreamId) -> Option<Result<(u64, u64), Aborted>> {
         match self.streams.get(&number).filter(|stream| stream.sends) {
-            None => Some(Err(GivenUp)),
+            None => Some(Err(Aborted)),
             Some(stream) => {
                 let room = stream.limit - stream.sent;
                 (room > 0).then_some(Ok((stream.sent, room)))
@@ -408,15 +408,15 @@ impl Multiplexer {
     /// Returns the stream of a frame, unless it has ended here. Its first frame also opens all earlier ones.
     fn find(&mut self, number: StreamId) -> Result<Option<&mut Stream>, Violation> {
         let index = number >> 1;
-        let is_own = number == stream_id(index, self.initiator);
-        if is_own {
+        let is_local = number == stream_id(index, self.initiator);
+        if is_local {
             if index >= self.opened {
                 return Err("it answered a stream that was not opened");
             }
         } else if index >= self.permitted {
             return Err("it opened more streams than permitted");
         }
-        while !is_own && self.seen <= index {
+        while !is_local && self.seen <= index {
             let opened = stream_id(self.seen, !self.initiator);
             self.add(opened);
             self.to_accept.push_back(opened);

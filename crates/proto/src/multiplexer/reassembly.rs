@@ -49,8 +49,8 @@ impl Reassembly {
 
     /// Returns the limit if it has grown by a quarter of the window since it was announced.
     pub fn new_limit(&mut self) -> Option<u64> {
-        let is_worth_telling = self.limit() - self.advertised >= self.room / 4;
-        is_worth_telling.then(|| {
+        let should_advertise = self.limit() - self.advertised >= self.room / 4;
+        should_advertise.then(|| {
             self.advertised = self.limit();
             self.advertised
         })

@@ -29,7 +29,7 @@ struct Direction {
 struct World {
     ends: [Multiplexer; 2],
     /// Frames to each end, in any order.
-    on_the_way: [Vec<Vec<u8>>; 2],
+    in_transit: [Vec<Vec<u8>>; 2],
     /// By writer and number. Both ends have the streams that they opened and accepted.
     directions: HashMap<(usize, StreamId), Direction>,
     known: [Vec<StreamId>; 2],
@@ -40,7 +40,7 @@ impl World {
     fn new() -> Self {
         Self {
             ends: pair(),
-            on_the_way: Default::default(),
+            in_transit: Default::default(),
             directions: HashMap::new(),
             known: Default::default(),
             messages: Default::default(),
@@ -56,14 +56,14 @@ impl World {
     /// Sends the pending frames of an end.
     fn flush(&mut self, end: usize) {
         while let Some((pending, frame)) = self.ends[end].next_pending() {
-            self.on_the_way[1 - end].push(frame.to_bytes());
+            self.in_transit[1 - end].push(frame.to_bytes());
             self.ends[end].on_frame_sent(pending);
         }
     }
 
     /// Delivers one of the frames to this end.
     fn deliver(&mut self, end: usize, which: usize) -> bool {
-        let frames = &mut self.on_the_way[end];
+        let frames = &mut self.in_transit[end];
         if frames.is_empty() {
             return false;
         }
@@ -80,7 +80,7 @@ impl World {
         let bytes: Vec<u8> =
             (offset..offset + room.min(len as u64)).map(|at| byte(end, number, at)).collect();
         let frame = Frame::Data { stream: number, offset, last: false, bytes: &bytes };
-        self.on_the_way[1 - end].push(frame.to_bytes());
+        self.in_transit[1 - end].push(frame.to_bytes());
         self.ends[end].on_sent(number, bytes.len());
         direction.written += bytes.len() as u64;
     }
@@ -109,7 +109,7 @@ impl World {
                 assert!(direction.read <= direction.written);
                 true
             }
-            Some(Err(GivenUp)) => {
+            Some(Err(Aborted)) => {
                 assert!(direction.reset);
                 direction.ended = true;
                 true
@@ -119,7 +119,7 @@ impl World {
 
     fn message(&mut self, end: usize) {
         if self.ends[end].reserve(&[end as u8; 40]).is_some() {
-            self.on_the_way[1 - end].push(Frame::Message(&[end as u8; 40]).to_bytes());
+            self.in_transit[1 - end].push(Frame::Message(&[end as u8; 40]).to_bytes());
             self.messages[end].0 += 1;
         }
     }
@@ -179,7 +179,7 @@ impl World {
                 while self.deliver(end, 0) {
                     changed = true;
                 }
-                changed |= !self.on_the_way[1 - end].is_empty();
+                changed |= !self.in_transit[1 - end].is_empty();
                 while let Some(number) = self.ends[end].accept() {
                     self.learn(end, number);
                 }
@@ -277,12 +277,12 @@ fn protocol_violations_are_detected() {
         (&[data(0, 10, false, b"x"), data(0, 10, true, b"")], "not permitted"),
         (&[Frame::Message(&full)], "more messages"),
     ];
-    for (frames, wanted) in cases {
+    for (frames, expected) in cases {
         let mut end = Multiplexer::new(false, LIMITS);
         let results: Vec<_> = frames.iter().map(|&frame| end.on_frame(0, frame)).collect();
         let (last, before) = results.split_last().unwrap();
         assert!(before.iter().all(Result::is_ok), "{frames:?}");
-        assert!(last.unwrap_err().contains(wanted), "{frames:?}: {last:?}");
+        assert!(last.unwrap_err().contains(expected), "{frames:?}: {last:?}");
     }
     // Every second byte: the ranges would use more memory than the bytes.
     let limits = StreamLimits { window: 1 << 20, ..LIMITS };

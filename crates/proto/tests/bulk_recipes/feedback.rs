@@ -14,7 +14,7 @@ const MODES: [&str; 3] = ["law", "window", "rate"];
 /// `law` with this feedback, at most 80 Mbit/s.
 fn recipe(law: &str, when: &str, over: &str) -> Recipe {
     let mut recipe = shipped("bulk");
-    let is_asked = !matches!(when, "interval" | "law");
+    let is_requested = !matches!(when, "interval" | "law");
     for (key, value) in [
         ("rate_control.controller", law),
         ("rate_control.rate", "80Mbit"),
@@ -22,7 +22,7 @@ fn recipe(law: &str, when: &str, over: &str) -> Recipe {
         ("object.chunk", "500kB"),
         ("bitmap_ack.when", when),
         ("bitmap_ack.over", over),
-        ("retransmit.probe", if is_asked { "false" } else { "true" }),
+        ("retransmit.probe", if is_requested { "false" } else { "true" }),
     ] {
         recipe.set(key, value).unwrap();
     }
@@ -34,7 +34,7 @@ fn takes(recipe: &Recipe, len: u64, faults: Faults, seed: u64) -> Span {
     let mut path = Path::new(recipe, len, faults.loss, seed);
     path.faults = faults;
     path.run(Span::from_secs(3_600));
-    path.assert_whole(len);
+    path.assert_complete(len);
     path.now.since(Time::ZERO)
 }
 
@@ -80,7 +80,7 @@ fn over_the_control_channel_no_report_is_a_packet_and_over_udp_none_is_a_message
         recipe.set("rate_control.rate", "80Mbit").unwrap();
         let mut path = Path::new(&recipe, 5_000_000, 0.02, 5);
         path.run(Span::from_secs(20));
-        path.assert_whole(5_000_000);
+        path.assert_complete(5_000_000);
         // 0.5 s at an interval of 10 ms.
         assert!(reports_over(&path, over) > 30, "{over}: {}", reports_over(&path, over));
         assert_eq!(reports_over(&path, other), 0);
@@ -88,12 +88,12 @@ fn over_the_control_channel_no_report_is_a_packet_and_over_udp_none_is_a_message
 }
 
 /// Number of data packets sent at each request for a report.
-fn asked_at(when: &str, len: u64) -> Vec<u64> {
+fn requests_at(when: &str, len: u64) -> Vec<u64> {
     let mut recipe = recipe("fixed", when, "udp");
     recipe.set("object.chunk", "5MB").unwrap();
     let mut path = Path::new(&recipe.without("path_mtu"), len, 0.0, 3);
     path.run(Span::from_secs(60));
-    path.assert_whole(len);
+    path.assert_complete(len);
     let data = |at: usize| path.kinds[..at].iter().filter(|sent| sent.0 && sent.1 <= 2).count() as u64;
     places(&path, true, 16).into_iter().map(data).collect()
 }
@@ -102,20 +102,20 @@ fn asked_at(when: &str, len: u64) -> Vec<u64> {
 fn a_report_is_requested_after_each_segment_chunk_or_round() {
     // 1,169 bytes per packet: 24,000 packets.
     let len = 24_000 * 1_169;
-    let segments = asked_at("segment", len);
+    let segments = requests_at("segment", len);
     assert_eq!(segments.len(), 3, "{segments:?}");
     assert!(
         (10_000..10_200).contains(&segments[0]) && (20_000..20_200).contains(&segments[1]),
         "{segments:?}"
     );
-    let chunks = asked_at("chunk", len);
+    let chunks = requests_at("chunk", len);
     assert_eq!(chunks.len(), 6, "five ends of 5 MB, and the end: {chunks:?}");
     assert!(
         chunks.iter().zip(1..).take(5).all(|(&at, n)| (4_278 * n..4_278 * n + 200).contains(&at)),
         "{chunks:?}"
     );
-    assert_eq!(asked_at("round", len).len(), 1);
-    assert_eq!(asked_at("interval", 1_000_000), []);
+    assert_eq!(requests_at("round", len).len(), 1);
+    assert_eq!(requests_at("interval", 1_000_000), []);
 }
 
 #[test]
@@ -125,14 +125,14 @@ fn the_law_sets_the_report_interval() {
         recipe.set("rate_control.interval", &format!("{interval}ms")).unwrap();
         let mut path = Path::new(&recipe, 20_000_000, 0.01, 9);
         path.run(Span::from_secs(60));
-        path.assert_whole(20_000_000);
+        path.assert_complete(20_000_000);
         // Reports that only count contain no bitmap: arrivals are in other reports.
         let seconds = path.now.since(Time::ZERO).as_secs_f64();
         let least = 7 + FEEDBACK_HEADER_LEN + 8;
         let stating =
             path.kinds.iter().filter(|sent| !sent.0 && sent.1 == 3 && sent.2 > least).count() as f64;
-        let wanted = seconds * 1_000.0 / f64::from(interval);
-        assert!((0.8..1.3).contains(&(stating / wanted)), "{stating} in {seconds} s at {interval} ms");
+        let expected = seconds * 1_000.0 / f64::from(interval);
+        assert!((0.8..1.3).contains(&(stating / expected)), "{stating} in {seconds} s at {interval} ms");
     }
 }
 
@@ -175,7 +175,7 @@ fn invalid_channel_messages_are_counted_and_end_the_session() {
                 assert_eq!(path.ends[0].stats().violations, n + 1, "{message:?} over {over}");
             }
             path.run(Span::from_secs(20));
-            path.assert_whole(5_000_000);
+            path.assert_complete(5_000_000);
         }
     }
 }
@@ -185,7 +185,7 @@ fn old_and_repeated_reports_change_nothing() {
     let mut path = Path::new(&recipe("delivery", "interval", "control"), 5_000_000, 0.02, 21);
     path.repeat_messages = true;
     path.run(Span::from_secs(30));
-    path.assert_whole(5_000_000);
+    path.assert_complete(5_000_000);
     assert_eq!(path.ends[0].stats().violations, 0);
 }
 
@@ -199,13 +199,13 @@ fn rounds(gaps: &str, loss: f64, memory: u64) -> (usize, u64) {
     }
     let len = 40_000_000;
     let mut path = Path::up_to(memory, &recipe, len, loss, 17);
-    while path.now < Time::ZERO + Span::from_secs(60) && path.sunk.lock().unwrap().complete.is_none() {
+    while path.now < Time::ZERO + Span::from_secs(60) && path.sink_state.lock().unwrap().complete.is_none() {
         path.step();
-        let mut sunk = path.sunk.lock().unwrap();
-        sunk.limit = sunk.delivered + memory;
+        let mut sink_state = path.sink_state.lock().unwrap();
+        sink_state.limit = sink_state.delivered + memory;
     }
     path.run(Span::from_secs(60));
-    path.assert_whole(len);
+    path.assert_complete(len);
     assert_eq!(path.ends[1].stats().violations, 0);
     (places(&path, true, 16).len(), path.ends[0].stats().data_sent)
 }
@@ -234,16 +234,16 @@ fn memory_stays_bounded_when_gaps_are_filled_faster_than_the_sink_reads() {
     let (len, memory) = (10_000_000, 1_000_000);
     let mut path = Path::up_to(memory, &recipe, len, 0.2, 19);
     let mut most = 0;
-    while path.now < Time::ZERO + Span::from_secs(60) && path.sunk.lock().unwrap().complete.is_none() {
+    while path.now < Time::ZERO + Span::from_secs(60) && path.sink_state.lock().unwrap().complete.is_none() {
         path.step();
-        let mut sunk = path.sunk.lock().unwrap();
+        let mut sink_state = path.sink_state.lock().unwrap();
         // A disk at 40 Mbit/s, a tenth of the incoming rate.
         let written = path.now.since(Time::ZERO).as_micros() * 5;
-        most = most.max(sunk.delivered.saturating_sub(written.min(sunk.delivered)));
-        sunk.limit = written.min(sunk.delivered) + memory;
+        most = most.max(sink_state.delivered.saturating_sub(written.min(sink_state.delivered)));
+        sink_state.limit = written.min(sink_state.delivered) + memory;
     }
     path.run(Span::from_secs(60));
-    path.assert_whole(len);
+    path.assert_complete(len);
     assert!(most <= memory, "{most}");
     assert_eq!(path.ends[1].stats().violations, 0);
 }

@@ -59,10 +59,10 @@ pub(crate) fn byte_at(offset: u64) -> u8 {
 }
 
 /// A sink whose contents the test can read.
-pub(crate) struct Shared(pub Arc<Mutex<Sunk>>);
+pub(crate) struct Shared(pub Arc<Mutex<SinkState>>);
 
 #[derive(Debug, Default)]
-pub(crate) struct Sunk {
+pub(crate) struct SinkState {
     pub(crate) ranges: RangeSet,
     pub(crate) delivered: u64,
     pub(crate) wrong: u64,
@@ -97,16 +97,16 @@ impl ObjectSource for PatternSource {
 
 impl ObjectSink for Shared {
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
-        let mut sunk = self.0.lock().unwrap();
+        let mut sink_state = self.0.lock().unwrap();
         for piece in pieces {
             let bytes = &data[piece.range.clone()];
-            sunk.wrong +=
+            sink_state.wrong +=
                 bytes.iter().enumerate().filter(|&(i, &b)| b != byte_at(piece.offset + i as u64)).count()
                     as u64;
-            let before = sunk.ranges.total();
-            sunk.ranges.insert(piece.offset..piece.offset + bytes.len() as u64);
-            assert_eq!(sunk.ranges.total() - before, bytes.len() as u64, "bytes delivered twice");
-            sunk.delivered += bytes.len() as u64;
+            let before = sink_state.ranges.total();
+            sink_state.ranges.insert(piece.offset..piece.offset + bytes.len() as u64);
+            assert_eq!(sink_state.ranges.total() - before, bytes.len() as u64, "bytes delivered twice");
+            sink_state.delivered += bytes.len() as u64;
         }
     }
 
@@ -119,8 +119,8 @@ impl ObjectSink for Shared {
     }
 
     fn complete(&mut self, len: u64) {
-        let mut sunk = self.0.lock().unwrap();
-        assert_eq!(sunk.complete.replace(len), None, "completed twice");
+        let mut sink_state = self.0.lock().unwrap();
+        assert_eq!(sink_state.complete.replace(len), None, "completed twice");
     }
 }
 
@@ -178,7 +178,7 @@ pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) sender: Sender,
     pub(crate) receiver: Receiver,
-    pub(crate) sunk: Arc<Mutex<Sunk>>,
+    pub(crate) sink_state: Arc<Mutex<SinkState>>,
     pub(crate) forward: Channel,
     pub(crate) back: Channel,
     /// From that time on larger datagrams are lost in both directions.
@@ -218,7 +218,7 @@ impl World {
         println!("seed {seed}");
         let now = Time::ZERO;
         let first_limit = drain.unwrap_or(u64::MAX >> 16);
-        let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX, ..Sunk::default() }));
+        let sink_state = Arc::new(Mutex::new(SinkState { limit: u64::MAX, ..SinkState::default() }));
         let rtt = forward.delay + back.delay;
         let interval = Span::from_millis(2);
         let config = ControllerConfig { ceiling, initial_rtt: rtt, feedback_interval: interval };
@@ -234,8 +234,8 @@ impl World {
         Self {
             now,
             sender: Sender::new(now, &sender_config, link(), source, controller, first_limit),
-            receiver: Receiver::new(now, receiver_config, link(), Box::new(Shared(sunk.clone()))),
-            sunk,
+            receiver: Receiver::new(now, receiver_config, link(), Box::new(Shared(sink_state.clone()))),
+            sink_state,
             forward,
             back,
             shrink: None,
@@ -269,7 +269,7 @@ impl World {
     fn step(&mut self) {
         if let Some(per_tick) = self.drain {
             let ticks = self.now.as_nanos() / 10_000_000;
-            self.sunk.lock().unwrap().limit = per_tick.saturating_mul(ticks + 1);
+            self.sink_state.lock().unwrap().limit = per_tick.saturating_mul(ticks + 1);
         }
         let mut slot = vec![0; 65_536];
         while let Some(t) = self.sender.poll_transmit(self.now, &mut slot) {
@@ -371,11 +371,11 @@ impl World {
     }
 
     /// Panics unless the object arrived complete, once and correct.
-    pub(crate) fn assert_whole(&self, len: u64) {
-        let sunk = self.sunk.lock().unwrap();
-        assert_eq!(sunk.complete, Some(len), "events {:?}, sender {:?}", self.out.events, self.sender);
-        assert_eq!(sunk.wrong, 0);
-        assert_eq!(sunk.delivered, len);
+    pub(crate) fn assert_complete(&self, len: u64) {
+        let sink_state = self.sink_state.lock().unwrap();
+        assert_eq!(sink_state.complete, Some(len), "events {:?}, sender {:?}", self.out.events, self.sender);
+        assert_eq!(sink_state.wrong, 0);
+        assert_eq!(sink_state.delivered, len);
         assert!(self.out.delivered_at.is_some(), "the sender does not know: {:?}", self.sender);
     }
 }

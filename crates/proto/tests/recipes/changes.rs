@@ -9,7 +9,7 @@ use haul_proto::micro;
 use haul_stack::{Recipe, RecipeError, StackEvent};
 use proptest::prelude::*;
 
-use crate::channel::{Change, Order, Run, TAG, Whims};
+use crate::channel::{Change, Impairments, Order, Run, TAG};
 use crate::generator;
 use crate::promises::{cases, delivers_all};
 
@@ -64,10 +64,11 @@ fn changes(rng: &mut Rng, ends: &[usize], sealed: bool) -> Vec<Change> {
         for &end in ends {
             if together || rng.chance(0.5) {
                 let late = Span::from_millis(rng.below(if together { 30 } else { 1_000 }));
-                let wish = (rng.chance(0.5)).then(|| any_recipe(rng, sealed));
+                let requested = (rng.chance(0.5)).then(|| any_recipe(rng, sealed));
                 let seed = rng.below(u64::MAX);
                 let to = Box::new(move |present: &Recipe| {
-                    wish.clone()
+                    requested
+                        .clone()
                         .unwrap_or_else(|| other_parameters(present.clone(), &mut Rng::from_seed(seed)))
                 });
                 changes.push(Change { at: at + late, end, to });
@@ -88,11 +89,11 @@ fn orders(rng: &mut Rng) -> Vec<Order> {
     (0..80).map(|_| order()).collect()
 }
 
-fn run(seed: u64, whims: Whims, ends: &[usize], outage: Span) -> Run {
+fn run(seed: u64, impairments: Impairments, ends: &[usize], outage: Span) -> Run {
     let mut rng = Rng::from_seed(seed);
     let sealed = rng.chance(0.5);
     let compiled = Arc::new(micro::registry()).compile(&any_recipe(&mut rng, sealed), TAG).unwrap();
-    let mut run = Run::new(&compiled, whims, seed);
+    let mut run = Run::new(&compiled, impairments, seed);
     run.changes = changes(&mut rng, ends, sealed);
     let begins = Time::from_nanos(rng.below(LAST_CHANGE_MS) * 1_000_000);
     run.cuts.outage = begins..begins + outage;
@@ -151,10 +152,14 @@ fn fixed_as(base: &Recipe, recipe: Recipe) -> Recipe {
 
 /// Runs changes by both ends from any recipe to others that `next` makes of it and a seed; returns whether
 /// all of these deliver every message.
-fn run_any(seed: u64, whims: Whims, next: fn(&Recipe, u64) -> Option<Recipe>) -> Option<(Run, bool)> {
+fn run_any(
+    seed: u64,
+    impairments: Impairments,
+    next: fn(&Recipe, u64) -> Option<Recipe>,
+) -> Option<(Run, bool)> {
     let (base, compiled) = generator::any_recipe(seed)?;
     let mut rng = Rng::from_seed(seed);
-    let mut run = Run::new(&compiled, whims, seed);
+    let mut run = Run::new(&compiled, impairments, seed);
     let mut deliver = delivers_all(&base);
     for _ in 0..=rng.below(9) {
         let Some(recipe) = next(&base, rng.below(u64::MAX)) else { continue };
@@ -182,8 +187,9 @@ fn check_any(run: Option<(Run, bool)>) -> Result<(), TestCaseError> {
 
 #[test]
 fn concurrent_changes_occur_and_some_lose() {
-    let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(20), damage: 0.0, mtu: 0 };
-    let runs: Vec<Run> = (0..50).map(|seed| run(seed, whims, &[0, 1], Span::ZERO)).collect();
+    let impairments =
+        Impairments { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(20), damage: 0.0, mtu: 0 };
+    let runs: Vec<Run> = (0..50).map(|seed| run(seed, impairments, &[0, 1], Span::ZERO)).collect();
     let tallies = runs.iter().flat_map(|run| [tally(run, 0), tally(run, 1)]);
     let (begun, refused) = tallies.fold((0, 0), |sum, (begun, refused, _)| (sum.0 + begun, sum.1 + refused));
     assert!(begun > 200 && (20..begun / 2).contains(&refused), "{refused} of {begun} lost");
@@ -196,29 +202,29 @@ proptest! {
     fn any_recipe_can_follow_on_any_other(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
-        check_any(run_any(seed, whims, |_, seed| Some(generator::any_recipe(seed)?.0)))?;
+        let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
+        check_any(run_any(seed, impairments, |_, seed| Some(generator::any_recipe(seed)?.0)))?;
     }
 
     #[test]
     fn kept_micro_protocols_work_in_any_other_recipe(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
-        check_any(run_any(seed, whims, generator::other_company))?;
+        let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
+        check_any(run_any(seed, impairments, generator::other_company))?;
     }
 
     #[test]
     fn changes_from_both_ends_finish_without_losses(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
-        check(&mut run(seed, whims, &[0, 1], Span::ZERO), false)?;
+        let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
+        check(&mut run(seed, impairments, &[0, 1], Span::ZERO), false)?;
     }
 
     #[test]
     fn changes_from_both_ends_have_one_winner_on_a_perfect_path(seed: u64) {
-        let mut run = run(seed, Whims::default(), &[0, 1], Span::ZERO);
+        let mut run = run(seed, Impairments::default(), &[0, 1], Span::ZERO);
         check(&mut run, false)?;
         let refused = tally(&run, 0).1;
         prop_assert_eq!(refused, 0, "the end that opened the session wins");
@@ -228,16 +234,16 @@ proptest! {
     fn changes_finish_without_losses_across_an_outage(
         seed: u64, loss in 0.0..0.2, duplicate in 0.0..0.2, spread in 0u64..80, lasts in 100u64..90_000,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
-        check(&mut run(seed, whims, &[0, 1], Span::from_millis(lasts)), true)?;
+        let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
+        check(&mut run(seed, impairments, &[0, 1], Span::from_millis(lasts)), true)?;
     }
 
     #[test]
     fn all_changes_from_one_end_are_applied(
         seed: u64, end in 0usize..2, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
-        let mut run = run(seed, whims, &[end], Span::ZERO);
+        let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
+        let mut run = run(seed, impairments, &[end], Span::ZERO);
         check(&mut run, false)?;
         prop_assert_eq!(tally(&run, end).1, 0);
     }

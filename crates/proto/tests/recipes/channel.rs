@@ -46,7 +46,7 @@ impl Open for Checksum {
 
 /// Probabilities of what happens to a packet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Whims {
+pub(crate) struct Impairments {
     pub(crate) loss: f64,
     pub(crate) duplicate: f64,
     /// Packets take 10 ms plus an individual random delay of up to this.
@@ -105,7 +105,7 @@ impl Cuts {
     }
 
     /// Returns when an end acts on an event due at `at`.
-    fn awake(&self, end: usize, at: Time) -> Time {
+    fn wake_time(&self, end: usize, at: Time) -> Time {
         let stopped = &self.stopped[end];
         if stopped.contains(&at) { stopped.end } else { at }
     }
@@ -143,7 +143,7 @@ pub(crate) struct Run {
     /// Offset of each end's clock from the path's.
     clocks: [Span; 2],
     in_transit: BinaryHeap<Reverse<InTransit>>,
-    whims: Whims,
+    impairments: Impairments,
     rng: Rng,
     number: u64,
 }
@@ -156,11 +156,16 @@ fn clocks(seed: u64) -> [Span; 2] {
 }
 
 impl Run {
-    pub(crate) fn new(compiled: &Arc<CompiledStack>, whims: Whims, seed: u64) -> Self {
-        Self::with_ends(compiled, whims, seed, [Ends::default(), Ends::default()])
+    pub(crate) fn new(compiled: &Arc<CompiledStack>, impairments: Impairments, seed: u64) -> Self {
+        Self::with_ends(compiled, impairments, seed, [Ends::default(), Ends::default()])
     }
 
-    pub(crate) fn with_ends(compiled: &Arc<CompiledStack>, whims: Whims, seed: u64, ends: [Ends; 2]) -> Self {
+    pub(crate) fn with_ends(
+        compiled: &Arc<CompiledStack>,
+        impairments: Impairments,
+        seed: u64,
+        ends: [Ends; 2],
+    ) -> Self {
         let clocks = clocks(seed);
         let make = |initiator, ends| {
             let setup = Setup {
@@ -185,7 +190,7 @@ impl Run {
             cuts: Cuts::default(),
             clocks,
             in_transit: BinaryHeap::new(),
-            whims,
+            impairments,
             rng: Rng::from_seed(seed),
             number: 0,
         }
@@ -199,11 +204,11 @@ impl Run {
     /// As [`Run::run`], or until it is `done`.
     pub(crate) fn run_until(&mut self, mut orders: Vec<Order>, cap: Time, done: impl Fn(&Self) -> bool) {
         for order in &mut orders {
-            order.at = self.cuts.awake(order.end, order.at);
+            order.at = self.cuts.wake_time(order.end, order.at);
         }
         orders.sort();
         for change in &mut self.changes {
-            change.at = self.cuts.awake(change.end, change.at);
+            change.at = self.cuts.wake_time(change.end, change.at);
         }
         self.changes.sort_by_key(|change| Reverse(change.at));
         let mut orders = orders.into_iter().peekable();
@@ -233,7 +238,7 @@ impl Run {
                 }
             }
             for end in 0..2 {
-                if self.cuts.awake(end, now) > now {
+                if self.cuts.wake_time(end, now) > now {
                     continue;
                 }
                 let local = now + self.clocks[end];
@@ -247,9 +252,9 @@ impl Run {
 
     /// Returns when an end's deadline is handled, maybe already at `now` while nothing could be sent.
     fn due(&self, end: usize, now: Time) -> Option<Time> {
-        let at = self.cuts.awake(end, (self.ends[end].deadline()?.at - self.clocks[end]).max(now));
+        let at = self.cuts.wake_time(end, (self.ends[end].deadline()?.at - self.clocks[end]).max(now));
         let choked = &self.cuts.choked[end];
-        Some(if at <= now && choked.contains(&now) { self.cuts.awake(end, choked.end) } else { at })
+        Some(if at <= now && choked.contains(&now) { self.cuts.wake_time(end, choked.end) } else { at })
     }
 
     fn send(&mut self, now: Time, order: Order) {
@@ -310,7 +315,7 @@ impl Run {
     fn launch(&mut self, now: Time, to: usize, packet: &[u8]) {
         let mix = |h: u64, &b: &u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
         self.trace = packet.iter().fold(self.trace ^ now.as_nanos(), mix);
-        let Whims { loss, duplicate, spread, damage, mtu } = self.whims;
+        let Impairments { loss, duplicate, spread, damage, mtu } = self.impairments;
         if mtu > 0 && packet.len() > mtu {
             return;
         }
@@ -324,7 +329,7 @@ impl Run {
             }
             let late = Span::from_nanos(self.rng.below(spread.as_nanos() + 1));
             self.number += 1;
-            let at = self.cuts.awake(to, now + Span::from_millis(10) + late);
+            let at = self.cuts.wake_time(to, now + Span::from_millis(10) + late);
             self.in_transit.push(Reverse(InTransit { at, number: self.number, to, data }));
         }
     }

@@ -26,7 +26,7 @@ fn hand(to: &mut Stack, now: Time, slot: &mut [u8], sent: Transmit) {
 const NOW: Time = Time::from_nanos(1_000_000);
 
 /// Two ends; the second has received a message and not acknowledged it yet.
-fn asked() -> (Stack, Stack) {
+fn requested() -> (Stack, Stack) {
     let (mut a, mut b) = (end(true), end(false));
     let mut slot = vec![0; 65_536];
     a.send(NOW, b"question", SendOptions::default()).unwrap();
@@ -38,7 +38,7 @@ fn asked() -> (Stack, Stack) {
 #[test]
 fn an_acknowledgement_and_a_message_share_a_batch_in_any_size_order() {
     for len in [1, 10, 300] {
-        let (mut a, mut b) = asked();
+        let (mut a, mut b) = requested();
         let (mut slot, now) = (vec![0; 65_536], NOW);
         assert_eq!(b.recv().unwrap().1.to_vec(), b"question");
         b.send(now, &vec![7; len], SendOptions::default()).unwrap();
@@ -55,7 +55,7 @@ fn an_acknowledgement_and_a_message_share_a_batch_in_any_size_order() {
 
 #[test]
 fn data_beyond_one_packet_follows_in_separate_batches() {
-    let (mut a, mut b) = asked();
+    let (mut a, mut b) = requested();
     let (mut slot, now) = (vec![0; 65_536], NOW);
     let long: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
     b.send(now, &long, SendOptions::default()).unwrap();

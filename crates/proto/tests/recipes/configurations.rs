@@ -24,12 +24,12 @@ fn other(spec: &ParameterSpec) -> String {
 }
 
 /// Converts text to the type and back by way of TOML, checked twice.
-fn read<C: Configuration>(given: &[(&str, &str)]) -> C {
+fn read<C: Configuration>(settings: &[(&str, &str)]) -> C {
     let read_from = |recipe: &Recipe| recipe.configuration::<C>().unwrap().unwrap();
-    let typed = read_from(&Recipe::new("x").with(Part::new(C::NAME, given)));
+    let typed = read_from(&Recipe::new("x").with(Part::new(C::NAME, settings)));
     let part = Part::from(typed.clone());
     let found: Vec<_> = part.parameters.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(found, given.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    assert_eq!(found, settings.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     let recipe = Recipe::parse(&Recipe::new("x").with(part).to_toml()).unwrap();
     assert_eq!(read_from(&recipe), typed);
     assert_eq!(Parameters::check(&recipe.parts[0], C::PARAMETERS, "").unwrap().read::<C>(), typed);
@@ -40,8 +40,8 @@ fn survives<C: Configuration>() -> (&'static str, &'static [ParameterSpec]) {
     assert_eq!(read::<C>(&[]), C::default());
     let values: Vec<_> = C::PARAMETERS.iter().map(|spec| (spec.name, other(spec))).collect();
     let texts: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    for given in &texts {
-        assert_ne!(read::<C>(&[*given]), C::default(), "{given:?}");
+    for settings in &texts {
+        assert_ne!(read::<C>(&[*settings]), C::default(), "{settings:?}");
     }
     read::<C>(&texts);
     (C::NAME, C::PARAMETERS)
@@ -73,8 +73,8 @@ fn typed_parameters_are_complete_and_round_trip_through_text() {
 fn a_law_and_rate_control_share_one_table() {
     let cubic = CubicConfig { decrease: 0.5, ..CubicConfig::default() };
     let part = RateControlConfig { ecn: true, ..RateControlConfig::default() }.with_law(&cubic);
-    let given = [("controller", "cubic"), ("ecn", "true"), ("decrease", "0.5")];
-    assert_eq!(part, Part::new("rate_control", &given));
+    let settings = [("controller", "cubic"), ("ecn", "true"), ("decrease", "0.5")];
+    assert_eq!(part, Part::new("rate_control", &settings));
     let recipe = Recipe::new("x").with(part);
     let RateControlConfig { controller, ecn, .. } = recipe.configuration().unwrap().unwrap();
     assert_eq!((controller.as_str(), ecn), ("cubic", true));
@@ -84,8 +84,8 @@ fn a_law_and_rate_control_share_one_table() {
 fn a_change_sets_only_named_parameters() {
     let mut recipe = Recipe::parse("[rate_control]\nrate = \"1000kbit\"\nbeta = 0.5\n").unwrap();
     recipe.change(|law: &mut RateControlConfig| law.max_batch = 8).unwrap();
-    let given = [("rate", "1000kbit"), ("beta", "0.5"), ("max_batch", "8")];
-    assert_eq!(recipe.parts[0], Part::new("rate_control", &given));
+    let settings = [("rate", "1000kbit"), ("beta", "0.5"), ("max_batch", "8")];
+    assert_eq!(recipe.parts[0], Part::new("rate_control", &settings));
     let error = recipe.change(|object: &mut ObjectConfig| object.disk = DiskAccess::Chunk).unwrap_err();
     assert!(error.to_string().contains("`object` is not a parameter"), "{error}");
     recipe.put(RateControlConfig::default());

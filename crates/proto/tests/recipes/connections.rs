@@ -73,7 +73,7 @@ struct End {
     received: Vec<Vec<u8>>,
     is_closing: bool,
     /// Whether all it had sent had arrived when it closed.
-    is_whole: bool,
+    is_complete: bool,
     /// Messages sent.
     messages: usize,
 }
@@ -131,7 +131,7 @@ fn begin(now: Time, known: &ResumptionState, id: ConnectionId, peer: PeerAddress
     let options = ConnectionOptions { keep_alive, inbox, ..ConnectionOptions::default() };
     let state = ConnectionState::begin(now, known, &keys, peer, OPENING, &options, Ends::default());
     let (state, keys) = (state.unwrap(), Keys::Resumable(keys));
-    End { state, keys, received: Vec::new(), is_closing: false, is_whole: false, messages: 0 }
+    End { state, keys, received: Vec::new(), is_closing: false, is_complete: false, messages: 0 }
 }
 
 impl End {
@@ -160,7 +160,7 @@ impl End {
         let mut received = Received { data, stride, arrival: None, path, ecn, socket_drops: None };
         let verdict = self.state.on_packets(now, &self.keys, &KEY, &mut received, (from, header));
         let mut out: Vec<_> = match verdict {
-            PacketVerdict::Taken(challenge) => challenge.into_iter().collect(),
+            PacketVerdict::Consumed(challenge) => challenge.into_iter().collect(),
             PacketVerdict::Unauthentic => Vec::new(),
             PacketVerdict::Ended | PacketVerdict::InboxFull => return Vec::new(),
         };
@@ -212,8 +212,8 @@ impl End {
 
     fn close(&mut self, now: Time) -> Vec<Outgoing> {
         self.is_closing = true;
-        self.is_whole = self.state.stack.outstanding() == 0;
-        let reason = if self.is_whole { CloseReason::Graceful } else { CloseReason::Abort };
+        self.is_complete = self.state.stack.outstanding() == 0;
+        let reason = if self.is_complete { CloseReason::Graceful } else { CloseReason::Abort };
         let mut out = self.process(now);
         self.state.lifecycle.start_close(now, ControlFrameKind::Close, reason);
         out.extend(self.state.due_frames(now, &self.keys));
@@ -488,7 +488,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     // Opening has a deadline, which an outage may exceed.
     let is_opened = case.outage.is_empty() || !matches!(failures.0, Some(Failure::Unanswered(_)));
     if is_repeated && case.close.2 && case.loss == 0.0 && is_opened {
-        prop_assert!(client.is_whole && client.state.lifecycle.failure().is_none(), "{failures:?}");
+        prop_assert!(client.is_complete && client.state.lifecycle.failure().is_none(), "{failures:?}");
     }
     // Without losses no end fails, unless the client moves and misses the server's close, or its keep-alives
     // end before its new address is validated.
@@ -506,16 +506,16 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     }
     // Every received message was sent, and none is received twice.
     let Some(server) = &world.server else { return Ok(()) };
-    let [asked, answered] =
+    let [requested, answered] =
         [server, client].map(|end| end.received.iter().map(|body| body[0]).collect::<BTreeSet<_>>());
-    prop_assert!(answered.is_subset(&asked));
+    prop_assert!(answered.is_subset(&requested));
     for end in [server, client] {
         prop_assert!(end.received.iter().all(|body| *body == message(usize::from(body[0]))));
     }
-    prop_assert_eq!((asked.len(), answered.len()), (server.received.len(), client.received.len()));
+    prop_assert_eq!((requested.len(), answered.len()), (server.received.len(), client.received.len()));
     // With acknowledgements, an end that closes without a failure has had everything acknowledged.
-    let (closer, arrived) = if role == Role::Client { (client, &asked) } else { (server, &answered) };
-    if case.preset == "msg" && closer.is_whole && closer.state.lifecycle.failure().is_none() {
+    let (closer, arrived) = if role == Role::Client { (client, &requested) } else { (server, &answered) };
+    if case.preset == "msg" && closer.is_complete && closer.state.lifecycle.failure().is_none() {
         prop_assert_eq!(arrived.len(), closer.messages);
     }
     Ok(())

@@ -7,7 +7,7 @@ use haul_proto::micro;
 use haul_proto::presets::preset;
 use haul_stack::{Recipe, RecipeError};
 
-use crate::channel::{Order, Run, TAG, Whims};
+use crate::channel::{Impairments, Order, Run, TAG};
 
 fn changed(name: &str, values: &[(&str, &str)]) -> Recipe {
     let mut recipe = preset(name).unwrap().unwrap();
@@ -31,23 +31,23 @@ fn is_accepted(recipe: &Recipe) -> bool {
 #[test]
 fn a_duplicate_window_narrower_than_the_retransmission_window() {
     for window in ["64", "16383", "16384"] {
-        let said = refusal(&changed("msg", &[("sequenced_segment.window", window)]));
-        let wanted = format!(
+        let error = refusal(&changed("msg", &[("sequenced_segment.window", window)]));
+        let expected = format!(
             "`sequenced_segment.window = {window}`: must be more than `retransmit.window = 16384`, or \
              retransmissions would be dropped; set it to 16385 or more, or lower retransmit.window"
         );
-        assert!(said.ends_with(&wanted), "{said}");
+        assert!(error.ends_with(&expected), "{error}");
     }
     assert!(is_accepted(&changed("msg", &[("sequenced_segment.window", "16385")])));
     // Defaults count as well, and so does the place in the text.
     let text =
         "name = \"x\"\n[fixed_size]\n[positive_ack]\n[retransmit]\n[sequenced_segment]\nwindow = 1024\n";
-    let said = refusal(&Recipe::parse(text).unwrap());
+    let error = refusal(&Recipe::parse(text).unwrap());
     assert!(
-        said.starts_with(
+        error.starts_with(
             "line 6: `sequenced_segment.window = 1024`: must be more than `retransmit.window = 1024`"
         ),
-        "{said}"
+        "{error}"
     );
     // Without retransmission, and with bitmaps that detect duplicates, there is no contradiction.
     assert!(is_accepted(&Recipe::parse("[fixed_size]\n[sequenced_segment]\nwindow = 64\n").unwrap()));
@@ -58,7 +58,7 @@ fn a_duplicate_window_narrower_than_the_retransmission_window() {
 fn a_running_stack_refuses_contradictions() {
     let recipe = changed("msg", &[]);
     let compiled = Arc::new(micro::registry()).compile(&recipe, TAG).unwrap();
-    let mut run = Run::new(&compiled, Whims::default(), 1);
+    let mut run = Run::new(&compiled, Impairments::default(), 1);
     for (key, value) in [("sequenced_segment.window", "64"), ("sequenced_segment.window", "16384")] {
         let refused = run.ends[0].reconfigure(Time::ZERO, &changed("msg", &[(key, value)]));
         assert!(matches!(refused, Err(RecipeError::Value { .. })), "{refused:?}");
@@ -80,12 +80,12 @@ fn unused_acknowledgements() {
 #[test]
 fn readings_spaced_beyond_the_silence_timeout() {
     for apart in ["5s", "5001ms", "1h"] {
-        let said = refusal(&changed("sensor", &[("selective_transfer.max_silence", apart)]));
-        let wanted = format!(
+        let error = refusal(&changed("sensor", &[("selective_transfer.max_silence", apart)]));
+        let expected = format!(
             "`selective_transfer.max_silence = {apart}`: must be less than `negative_ack.silence = 5s`, or the \
              receiver requests suppressed readings; lower it, or raise negative_ack.silence"
         );
-        assert!(said.ends_with(&wanted), "{said}");
+        assert!(error.ends_with(&expected), "{error}");
     }
     assert!(is_accepted(&changed("sensor", &[("selective_transfer.max_silence", "4999ms")])));
     let slower = [("selective_transfer.max_silence", "5s"), ("negative_ack.silence", "5001ms")];
@@ -101,9 +101,9 @@ fn readings_spaced_beyond_the_silence_timeout() {
 
 #[test]
 fn an_object_whose_lost_end_would_go_unnoticed() {
-    let said = refusal(&changed("fobs", &[("retransmit.probe", "false")]));
-    let wanted = "`retransmit.probe = false`: must be true with `bitmap_ack.when` = `interval` or `law`, or losses of the last packets go unnoticed; set it to true, or bitmap_ack.when to segment, chunk or round";
-    assert!(said.ends_with(wanted), "{said}");
+    let error = refusal(&changed("fobs", &[("retransmit.probe", "false")]));
+    let expected = "`retransmit.probe = false`: must be true with `bitmap_ack.when` = `interval` or `law`, or losses of the last packets go unnoticed; set it to true, or bitmap_ack.when to segment, chunk or round";
+    assert!(error.ends_with(expected), "{error}");
     refusal(&changed("fobs", &[("retransmit.probe", "false"), ("bitmap_ack.when", "law")]));
     for when in ["segment", "chunk", "round"] {
         assert!(is_accepted(&changed("fobs", &[("retransmit.probe", "false"), ("bitmap_ack.when", when)])));

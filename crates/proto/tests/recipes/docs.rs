@@ -116,14 +116,14 @@ fn replaced(text: &str, name: &str, new: &str) -> String {
 }
 
 /// Compares a page with its expected contents, or updates it.
-fn check(name: &str, text: &str, wanted: &str) {
+fn check(name: &str, text: &str, expected: &str) {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
-        std::fs::write(page, wanted).unwrap();
+        std::fs::write(page, expected).unwrap();
         return;
     }
     assert!(
-        text == wanted,
+        text == expected,
         "docs/{name} is out of date; run this test with UPDATE_DOCS=1 to update its lists"
     );
 }

@@ -12,7 +12,7 @@ use haul_wire::packet::{FEEDBACK_HEADER_LEN, FeedbackView, FeedbackWriter};
 use proptest::prelude::*;
 
 use crate::channel::{Checksum, TAG};
-use crate::common::{PatternSource, Shared, Sunk};
+use crate::common::{PatternSource, Shared, SinkState};
 
 const SEQUENCE: &str = "sequence";
 const U48: usize = 6;
@@ -32,7 +32,7 @@ enum Claim {
 
 /// A way to acknowledge.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Case {
     name: &'static str,
     recipe: &'static str,
     /// Parameters to set on it.
@@ -45,8 +45,8 @@ struct Way {
 const ALL: &[Claim] = &[Claim::Packet, Claim::Below, Claim::Range];
 
 /// An object at a rate that leaves most of it unsent.
-const fn bitmap(when: &'static [(&'static str, &'static str)]) -> Way {
-    Way {
+const fn bitmap(when: &'static [(&'static str, &'static str)]) -> Case {
+    Case {
         name: "bitmap_ack",
         recipe: "bulk",
         set: when,
@@ -66,11 +66,11 @@ const fn bitmap(when: &'static [(&'static str, &'static str)]) -> Way {
     }
 }
 
-const WAYS: &[Way] = &[
-    Way { name: "positive_ack", recipe: "msg", set: &[], kind: 8, claims: ALL, lie: lie_in_ack },
-    Way { name: "cumulative_ack", recipe: "msg", set: &[], kind: 11, claims: ALL, lie: lie_in_ack },
-    Way { name: "positive_ack", recipe: "streams", set: &[], kind: 8, claims: ALL, lie: lie_in_ack },
-    Way {
+const CASES: &[Case] = &[
+    Case { name: "positive_ack", recipe: "msg", set: &[], kind: 8, claims: ALL, lie: lie_in_ack },
+    Case { name: "cumulative_ack", recipe: "msg", set: &[], kind: 11, claims: ALL, lie: lie_in_ack },
+    Case { name: "positive_ack", recipe: "streams", set: &[], kind: 8, claims: ALL, lie: lie_in_ack },
+    Case {
         name: "negative_ack",
         recipe: "sensor",
         set: &[],
@@ -85,7 +85,7 @@ const WAYS: &[Way] = &[
             }
         },
     },
-    Way {
+    Case {
         name: "receiver_report",
         recipe: "streams",
         set: &[],
@@ -121,7 +121,7 @@ fn lie_in_ack(claim: Claim, body: &mut Vec<u8>, number: u64) {
     }
 }
 
-impl Way {
+impl Case {
     fn recipe(&self) -> Recipe {
         let mut recipe = preset(self.recipe).unwrap().unwrap();
         if !recipe.has(self.name) {
@@ -155,7 +155,7 @@ struct Joined {
     kind: u8,
     lies: u64,
     events: Vec<StackEvent>,
-    sunk: Arc<Mutex<Sunk>>,
+    sink_state: Arc<Mutex<SinkState>>,
     got: usize,
 }
 
@@ -163,21 +163,21 @@ const OBJECT: u64 = 600_000;
 const MESSAGES: usize = 300;
 
 impl Joined {
-    fn new(way: &Way, seed: u64, loss: f64) -> Self {
-        let compiled = Arc::new(registry()).compile(&way.recipe(), TAG).unwrap();
+    fn new(case: &Case, seed: u64, loss: f64) -> Self {
+        let compiled = Arc::new(registry()).compile(&case.recipe(), TAG).unwrap();
         let attributes = compiled.layout().attributes();
         let at = attributes.iter().find(|attribute| attribute.name == SEQUENCE).unwrap();
         let sequence = usize::from(at.offset)..usize::from(at.offset + at.len);
         let clear = compiled.layout().clear_len();
-        let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX >> 16, ..Sunk::default() }));
-        let moves_object = way.recipe().has("object");
+        let sink_state = Arc::new(Mutex::new(SinkState { limit: u64::MAX >> 16, ..SinkState::default() }));
+        let moves_object = case.recipe().has("object");
         let stack = |initiator: bool| {
             let source = PatternSource { len: OBJECT, released: Arc::default() };
             let ends = match (moves_object, initiator) {
                 (false, _) => Ends::default(),
                 (true, true) => Ends { object_source: Some(Box::new(source)), ..Ends::default() },
                 (true, false) => {
-                    Ends { object_sink: Some(Box::new(Shared(sunk.clone()))), ..Ends::default() }
+                    Ends { object_sink: Some(Box::new(Shared(sink_state.clone()))), ..Ends::default() }
                 }
             };
             let keys: Option<(Box<dyn Seal>, _)> = Some((Box::new(Checksum), Box::new(Checksum) as _));
@@ -206,10 +206,10 @@ impl Joined {
             flying: Vec::new(),
             next: [0; 2],
             honest: None,
-            kind: way.kind,
+            kind: case.kind,
             lies: 0,
             events: Vec::new(),
-            sunk,
+            sink_state,
             got: 0,
         }
     }
@@ -271,13 +271,13 @@ impl Joined {
     }
 
     /// Sends a claim of the receiver for a number that far beyond what was sent.
-    fn lie(&mut self, way: &Way, claim: Claim, beyond: u64) {
+    fn lie(&mut self, case: &Case, claim: Claim, excess: u64) {
         let honest = self.honest.clone().unwrap();
         let mut body = honest[self.clear..honest.len() - TAG].to_vec();
         let next = self.next[usize::from(!matches!(claim, Claim::Packet))];
         // As a limit, the number after the last one sent is the truth.
-        let number = next + beyond + u64::from(!matches!(claim, Claim::Packet));
-        (way.lie)(claim, &mut body, number);
+        let number = next + excess + u64::from(!matches!(claim, Claim::Packet));
+        (case.lie)(claim, &mut body, number);
         self.lies += 1;
         let pn = (1 << 40) + self.lies;
         let mut packet = [&honest[..self.clear], &body, &[0; TAG]].concat();
@@ -287,10 +287,12 @@ impl Joined {
         self.arrive(0, packet);
     }
 
-    fn is_whole(&self, way: &Way) -> bool {
-        if way.recipe().has("object") {
-            let sunk = self.sunk.lock().unwrap();
-            sunk.complete == Some(OBJECT) && sunk.wrong == 0 && self.events.contains(&StackEvent::Delivered)
+    fn is_complete(&self, case: &Case) -> bool {
+        if case.recipe().has("object") {
+            let sink_state = self.sink_state.lock().unwrap();
+            sink_state.complete == Some(OBJECT)
+                && sink_state.wrong == 0
+                && self.events.contains(&StackEvent::Delivered)
         } else {
             self.got == MESSAGES
         }
@@ -298,15 +300,15 @@ impl Joined {
 }
 
 /// Way, claim, and distance from the truth.
-fn lies() -> impl Strategy<Value = (&'static Way, Claim, u64)> {
-    let beyond = prop_oneof![2 => 0u64..3, 1 => 0u64..1 << 40];
-    (prop::sample::select(WAYS), beyond).prop_flat_map(|(way, beyond)| {
-        prop::sample::select(way.claims).prop_map(move |claim| (leaked(way), claim, beyond))
+fn lies() -> impl Strategy<Value = (&'static Case, Claim, u64)> {
+    let excess = prop_oneof![2 => 0u64..3, 1 => 0u64..1 << 40];
+    (prop::sample::select(CASES), excess).prop_flat_map(|(case, excess)| {
+        prop::sample::select(case.claims).prop_map(move |claim| (leaked(case), claim, excess))
     })
 }
 
-fn leaked(way: Way) -> &'static Way {
-    Box::leak(Box::new(way))
+fn leaked(case: Case) -> &'static Case {
+    Box::leak(Box::new(case))
 }
 
 proptest! {
@@ -314,46 +316,46 @@ proptest! {
 
     #[test]
     fn acknowledging_unsent_packets_is_refused_and_finally_ends_the_session_by_name(
-        (way, claim, beyond) in lies(), millis in 0u64..200, seed: u64,
+        (case, claim, excess) in lies(), millis in 0u64..200, seed: u64,
     ) {
-        let mut joined = Joined::new(way, seed, 0.05);
+        let mut joined = Joined::new(case, seed, 0.05);
         prop_assert!(joined.until_acknowledged());
         (0..millis).for_each(|_| joined.step());
         let before = joined.ends[0].stats().violations;
         let (outstanding, unfinished) = (joined.ends[0].outstanding(), joined.ends[0].unfinished());
         for n in 1..=SURVIVED as u64 {
-            joined.lie(way, claim, beyond);
-            prop_assert_eq!(joined.ends[0].stats().violations, before + n, "{:?} {:?}", way, claim);
+            joined.lie(case, claim, excess);
+            prop_assert_eq!(joined.ends[0].stats().violations, before + n, "{:?} {:?}", case, claim);
         }
         prop_assert_eq!((joined.ends[0].outstanding(), joined.ends[0].unfinished()), (outstanding, unfinished));
         prop_assert!(!joined.ends[0].has_failed());
-        joined.lie(way, claim, beyond);
+        joined.lie(case, claim, excess);
         joined.step();
         let names = |event: &StackEvent| match event {
-            StackEvent::Failed { message, .. } => message.ends_with(&format!("the last for `{}`", way.name)),
+            StackEvent::Failed { message, .. } => message.ends_with(&format!("the last for `{}`", case.name)),
             _ => false,
         };
-        prop_assert!(joined.events.iter().any(names), "{:?}: {:?}", way, joined.events);
+        prop_assert!(joined.events.iter().any(names), "{:?}: {:?}", case, joined.events);
     }
 
     /// Lies that the session survives, between true reports, do no harm: all arrives, nothing too early.
     #[test]
     fn a_few_false_messages_do_not_harm_a_session(
-        (way, claim, beyond) in lies(), every in 1u64..20, loss in 0.0..0.1f64, seed: u64,
+        (case, claim, excess) in lies(), every in 1u64..20, loss in 0.0..0.1f64, seed: u64,
     ) {
-        let mut joined = Joined::new(way, seed, loss);
-        let mut is_whole = false;
+        let mut joined = Joined::new(case, seed, loss);
+        let mut is_complete = false;
         for n in 0..120_000u64 {
             joined.step();
             if joined.honest.is_some() && joined.lies < SURVIVED as u64 && n.is_multiple_of(every) {
-                joined.lie(way, claim, beyond);
+                joined.lie(case, claim, excess);
             }
-            is_whole = joined.is_whole(way);
-            if is_whole {
+            is_complete = joined.is_complete(case);
+            if is_complete {
                 break;
             }
         }
-        prop_assert!(is_whole, "{:?} {:?}: {} of {MESSAGES}; {:?}", way, claim, joined.got, joined.ends[0]);
+        prop_assert!(is_complete, "{:?} {:?}: {} of {MESSAGES}; {:?}", case, claim, joined.got, joined.ends[0]);
         prop_assert_eq!(joined.ends[0].stats().violations, joined.lies);
     }
 }

@@ -6,8 +6,8 @@ use haul_base::{Rng, Span, Time};
 use haul_stack::{CompiledStack, Ends, Recipe, Stack, StackEvent};
 use proptest::prelude::*;
 
-use crate::channel::{Change, Cuts, Run, Whims};
-use crate::common::{PatternSource, Shared, Sunk};
+use crate::channel::{Change, Cuts, Impairments, Run};
+use crate::common::{PatternSource, Shared, SinkState};
 use crate::generator::{any_object_recipe, other_parameters};
 use crate::promises::cases;
 
@@ -26,14 +26,14 @@ fn len(rng: &mut Rng) -> u64 {
 
 struct Outcome {
     run: Run,
-    sunk: Arc<Mutex<Sunk>>,
+    sink_state: Arc<Mutex<SinkState>>,
     len: u64,
 }
 
 fn carry(
     recipes: &[&Recipe],
     compiled: &Arc<CompiledStack>,
-    whims: Whims,
+    impairments: Impairments,
     seed: u64,
     change: Option<Change>,
     cuts: Cuts,
@@ -42,32 +42,35 @@ fn carry(
     // A window of one packet takes a round trip per packet.
     let narrow = |recipe: &&Recipe| recipe.get("retransmit", "window").is_some_and(|window| window.len() < 3);
     let len = if recipes.iter().any(narrow) { rng.below(50_000) } else { len(&mut rng) };
-    let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX, ..Sunk::default() }));
+    let sink_state = Arc::new(Mutex::new(SinkState { limit: u64::MAX, ..SinkState::default() }));
     let source = PatternSource { len, released: Arc::default() };
     let sends = Ends { object_source: Some(Box::new(source)), ..Ends::default() };
-    let takes = Ends { object_sink: Some(Box::new(Shared(sunk.clone()))), ..Ends::default() };
+    let takes = Ends { object_sink: Some(Box::new(Shared(sink_state.clone()))), ..Ends::default() };
     // Either end may be the one that sends.
     let ends = if rng.chance(0.5) { [sends, takes] } else { [takes, sends] };
-    let damage = if recipes[0].has("seal") { whims.damage } else { 0.0 };
-    let mut run = Run::with_ends(compiled, Whims { damage, mtu: 1_400, ..whims }, seed, ends);
+    let damage = if recipes[0].has("seal") { impairments.damage } else { 0.0 };
+    let mut run = Run::with_ends(compiled, Impairments { damage, mtu: 1_400, ..impairments }, seed, ends);
     run.changes.extend(change);
     run.cuts = cuts;
-    let told = |run: &Run, wanted: fn(&StackEvent) -> bool| run.events.iter().flatten().any(wanted);
+    let has_event =
+        |run: &Run, is_expected: fn(&StackEvent) -> bool| run.events.iter().flatten().any(is_expected);
     run.run_until(Vec::new(), CAP, |run| {
         let complete = |event: &StackEvent| matches!(event, StackEvent::Complete(_));
-        run.changes.is_empty() && told(run, |event| *event == StackEvent::Delivered) && told(run, complete)
+        run.changes.is_empty()
+            && has_event(run, |event| *event == StackEvent::Delivered)
+            && has_event(run, complete)
     });
-    Outcome { run, sunk, len }
+    Outcome { run, sink_state, len }
 }
 
 fn check(outcome: &Outcome) -> Result<(), TestCaseError> {
-    let Outcome { run, sunk, len } = outcome;
+    let Outcome { run, sink_state, len } = outcome;
     for end in &run.ends {
         prop_assert!(!end.has_failed(), "{:?}", run.events);
         prop_assert_eq!(end.stats().violations, 0, "{:?} {:?}", end, run.events);
     }
-    let sunk = sunk.lock().unwrap();
-    let state = (sunk.complete, sunk.delivered, sunk.wrong);
+    let sink_state = sink_state.lock().unwrap();
+    let state = (sink_state.complete, sink_state.delivered, sink_state.wrong);
     prop_assert_eq!(
         state,
         (Some(*len), *len, 0),
@@ -91,8 +94,8 @@ proptest! {
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20, damage in 0.0..0.1,
     ) {
         let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage, mtu: 0 };
-        let outcome = carry(&[&recipe], &compiled, whims, seed, None, Cuts::default());
+        let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), damage, mtu: 0 };
+        let outcome = carry(&[&recipe], &compiled, impairments, seed, None, Cuts::default());
         check(&outcome).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
     }
 
@@ -101,8 +104,8 @@ proptest! {
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
     ) {
         let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
-        let outcome = carry(&[&recipe], &compiled, whims, seed, None, Cuts::any(seed, LONGEST_CUT));
+        let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), ..Impairments::default() };
+        let outcome = carry(&[&recipe], &compiled, impairments, seed, None, Cuts::any(seed, LONGEST_CUT));
         check(&outcome).map_err(|e| {
             TestCaseError::fail(format!("{e}\n{:?} with {}", outcome.run.cuts, recipe.to_toml()))
         })?;
@@ -120,9 +123,9 @@ proptest! {
         let mut rng = Rng::from_seed(seed ^ 0x7E57);
         let at = Time::from_nanos(rng.below(500_000_000));
         let change = Change::to(at, rng.below(2) as usize, new.clone());
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
+        let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), ..Impairments::default() };
         let cuts = Cuts::any(!seed, LONGEST_CUT);
-        let outcome = carry(&[&recipe, &new], &compiled, whims, seed, Some(change), cuts);
+        let outcome = carry(&[&recipe, &new], &compiled, impairments, seed, Some(change), cuts);
         check(&outcome).map_err(|e| {
             TestCaseError::fail(format!("{e}\nfrom {}\nto {}", recipe.to_toml(), new.to_toml()))
         })?;

@@ -4,7 +4,7 @@ use haul_base::{Rng, Span, Time};
 use haul_stack::Recipe;
 use proptest::prelude::*;
 
-use crate::channel::{Change, Cuts, Order, Run, WRAP, Whims};
+use crate::channel::{Change, Cuts, Impairments, Order, Run, WRAP};
 use crate::generator::{any_recipe, other_parameters};
 
 /// Long enough for every retransmission: where only the oldest segment is retransmitted, and that after a
@@ -80,21 +80,21 @@ fn check(recipe: &Recipe, run: &Run, clean: bool) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn run(seed: u64, whims: Whims, cuts: Cuts) -> Option<(Recipe, Run)> {
+fn run(seed: u64, impairments: Impairments, cuts: Cuts) -> Option<(Recipe, Run)> {
     let (recipe, compiled) = any_recipe(seed)?;
     // Only recipes that seal packets detect damage; elsewhere the kernel's checksum does.
-    let damage = if recipe.has("seal") { whims.damage } else { 0.0 };
-    let mut run = Run::new(&compiled, Whims { damage, ..whims }, seed);
+    let damage = if recipe.has("seal") { impairments.damage } else { 0.0 };
+    let mut run = Run::new(&compiled, Impairments { damage, ..impairments }, seed);
     run.cuts = cuts;
     run.run(orders(seed), cap(&recipe));
     Some((recipe, run))
 }
 
 /// As [`run`], but one end changes parameters at some time. Both recipes must hold their guarantees.
-fn run_with_change(seed: u64, whims: Whims) -> Option<(Recipe, Recipe, Run)> {
+fn run_with_change(seed: u64, impairments: Impairments) -> Option<(Recipe, Recipe, Run)> {
     let (recipe, compiled) = any_recipe(seed)?;
     let new = other_parameters(&recipe, !seed)?;
-    let mut run = Run::new(&compiled, Whims { damage: 0.0, ..whims }, seed);
+    let mut run = Run::new(&compiled, Impairments { damage: 0.0, ..impairments }, seed);
     run.cuts = Cuts::any(!seed, LONGEST_CUT);
     let mut rng = Rng::from_seed(seed ^ 0x7E57);
     let at = Time::from_nanos(rng.below(2_000_000_000));
@@ -105,8 +105,8 @@ fn run_with_change(seed: u64, whims: Whims) -> Option<(Recipe, Recipe, Run)> {
 
 /// This number of cases, or `PROPTEST_CASES`.
 pub(crate) fn cases(number: u32) -> ProptestConfig {
-    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
-    let number = asked.unwrap_or(number);
+    let requested = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
+    let number = requested.unwrap_or(number);
     ProptestConfig { max_global_rejects: 10 * number, ..ProptestConfig::with_cases(number) }
 }
 
@@ -117,8 +117,8 @@ proptest! {
     fn recipes_keep_their_guarantees_on_bad_paths(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20, damage in 0.0..0.1,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage, ..Whims::default() };
-        let Some((recipe, run)) = run(seed, whims, Cuts::default()) else {
+        let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), damage, ..Impairments::default() };
+        let Some((recipe, run)) = run(seed, impairments, Cuts::default()) else {
             return Err(TestCaseError::reject("no recipe"))
         };
         check(&recipe, &run, false).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
@@ -128,8 +128,8 @@ proptest! {
     fn guarantees_hold_during_outages_suspensions_and_full_sockets(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
-        let Some((recipe, run)) = run(seed, whims, Cuts::any(seed, LONGEST_CUT)) else {
+        let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), ..Impairments::default() };
+        let Some((recipe, run)) = run(seed, impairments, Cuts::any(seed, LONGEST_CUT)) else {
             return Err(TestCaseError::reject("no recipe"))
         };
         check(&recipe, &run, false)
@@ -138,7 +138,7 @@ proptest! {
 
     #[test]
     fn on_a_perfect_path_every_message_arrives_once(seed: u64) {
-        let Some((recipe, run)) = run(seed, Whims::default(), Cuts::default()) else {
+        let Some((recipe, run)) = run(seed, Impairments::default(), Cuts::default()) else {
             return Err(TestCaseError::reject("no recipe"))
         };
         check(&recipe, &run, true).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
@@ -148,21 +148,21 @@ proptest! {
     fn guarantees_hold_while_one_end_changes_parameters(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
-        let Some((old, new, run)) = run_with_change(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
-        let promising = if delivers_all(&old) { &new } else { &old };
-        check(promising, &run, false).map_err(|e| {
+        let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), ..Impairments::default() };
+        let Some((old, new, run)) = run_with_change(seed, impairments) else { return Err(TestCaseError::reject("no recipe")) };
+        let reliable_recipe = if delivers_all(&old) { &new } else { &old };
+        check(reliable_recipe, &run, false).map_err(|e| {
             TestCaseError::fail(format!("{e}\nfrom {}\nto {}\n{:?}", old.to_toml(), new.to_toml(), run.events))
         })?;
     }
 
     #[test]
     fn equal_seeds_give_equal_traces(seed: u64) {
-        let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(5), damage: 0.02, mtu: 0 };
-        let Some((_, first)) = run(seed, whims, Cuts::default()) else {
+        let impairments = Impairments { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(5), damage: 0.02, mtu: 0 };
+        let Some((_, first)) = run(seed, impairments, Cuts::default()) else {
             return Err(TestCaseError::reject("no recipe"))
         };
-        let (_, second) = run(seed, whims, Cuts::default()).unwrap();
+        let (_, second) = run(seed, impairments, Cuts::default()).unwrap();
         prop_assert_eq!((first.trace, &first.got), (second.trace, &second.got));
     }
 }

@@ -120,8 +120,8 @@ impl Cpu {
             let elapsed = to.since(self.now);
             let worked = to.since(self.softirq_until.max(self.now));
             self.stolen = self.stolen + elapsed.saturating_sub(worked);
-            if let Some(left) = &mut self.work[task.index()] {
-                *left = left.saturating_sub(worked);
+            if let Some(remaining) = &mut self.work[task.index()] {
+                *remaining = remaining.saturating_sub(worked);
             }
         }
         self.now = self.now.max(to);

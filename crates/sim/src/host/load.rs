@@ -134,7 +134,7 @@ fn between(rng: &mut Rng, (low, high): (Span, Span)) -> Span {
 }
 
 /// Draws uniformly between 0.5 and 1.5 times `mean`.
-fn around(rng: &mut Rng, mean: Span) -> Span {
+fn vary(rng: &mut Rng, mean: Span) -> Span {
     between(rng, (mean / 2, mean + mean / 2))
 }
 
@@ -183,7 +183,7 @@ impl LoadSet {
             }
             Load::SystemCalls { processes, run, .. } => {
                 for _ in 0..processes {
-                    let first = around(&mut self.rng, run);
+                    let first = vary(&mut self.rng, run);
                     self.spawn(cpu, index, &TaskSpec::default(), Some(first));
                 }
             }
@@ -228,7 +228,7 @@ impl LoadSet {
                 Timer::Forward(index) => self.forward(cpu, index),
                 Timer::Start(index) | Timer::Stop(index) if !self.loads[index].live => {}
                 Timer::Start(index) => self.begin(cpu, index),
-                Timer::Stop(index) => self.cease(cpu, index),
+                Timer::Stop(index) => self.remove(cpu, index),
             }
         }
     }
@@ -273,7 +273,7 @@ impl LoadSet {
         self.set_timer(cpu.now() + length, Timer::Stop(index));
     }
 
-    fn cease(&mut self, cpu: &mut Cpu, index: usize) {
+    fn remove(&mut self, cpu: &mut Cpu, index: usize) {
         let pause = match self.loads[index].load {
             Load::Generator { pause, .. } => {
                 self.kill_all(cpu, index);
@@ -293,8 +293,8 @@ impl LoadSet {
         let Some(index) = self.owner.get(task.index()).copied().flatten() else { return false };
         match self.loads[index].load {
             Load::SystemCalls { run, wait, sleep, .. } => {
-                let next = around(&mut self.rng, run);
-                let wake = cpu.now() + around(&mut self.rng, wait);
+                let next = vary(&mut self.rng, run);
+                let wake = cpu.now() + vary(&mut self.rng, wait);
                 cpu.set_work(task, Some(next));
                 cpu.sleep(sleep);
                 self.set_timer(wake, Timer::Wake(task));

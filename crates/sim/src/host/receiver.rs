@@ -225,11 +225,11 @@ impl ReceivingHost {
     /// Stops a load.
     pub fn stop_load(&mut self, id: LoadId) {
         self.loads.stop(&mut self.cpu, id);
-        self.stop_or_continue();
+        self.update_suspensions();
     }
 
     /// Stops or continues the receivers, as the loads currently require.
-    fn stop_or_continue(&mut self) {
+    fn update_suspensions(&mut self) {
         let is_stopped = self.loads.stops_receivers();
         for receiver in self.receivers.iter_mut().filter(|receiver| receiver.is_stopped != is_stopped) {
             receiver.is_stopped = is_stopped;
@@ -310,7 +310,7 @@ impl ReceivingHost {
                 self.queue_in_socket(deliver);
             } else if self.loads.next_event().is_some_and(|alarm| alarm <= at) {
                 self.loads.fire(&mut self.cpu);
-                self.stop_or_continue();
+                self.update_suspensions();
             } else if let Some(task) = self.cpu.finished() {
                 self.step(task, deliver);
             }

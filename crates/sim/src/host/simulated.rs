@@ -23,7 +23,7 @@ pub struct SimulatedHost {
     host: ReceivingHost,
     template: ReceiverConfig,
     /// Whether parcels enter whole or one packet at a time.
-    whole: bool,
+    carries_batches: bool,
     /// Whether the card merges packets, so that programs read them together.
     merges: bool,
     sockets: BTreeMap<NodeId, u16>,
@@ -41,7 +41,7 @@ impl SimulatedHost {
         Self {
             host: ReceivingHost::new(config, Time::ZERO),
             template,
-            whole: config.nic.carries_batches,
+            carries_batches: config.nic.carries_batches,
             merges: config.nic.gro.is_some(),
             sockets: BTreeMap::new(),
             flows: BTreeMap::new(),
@@ -138,7 +138,7 @@ impl HostModel for SimulatedHost {
             self.exits.push(HostExit::Dropped { parcel, reason: DropReason::NoReceiver });
             return;
         };
-        if self.whole {
+        if self.carries_batches {
             self.enqueue(now, socket, parcel);
         } else {
             for index in parcel.indices() {

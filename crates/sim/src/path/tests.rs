@@ -47,8 +47,8 @@ fn drain(path: &mut Path) -> Vec<(u64, Parcel, Exit)> {
 
 fn delivered(path: &mut Path) -> Vec<(u64, u64)> {
     let all = drain(path);
-    let came = all.into_iter().filter(|(_, _, exit)| *exit == Exit::Delivered);
-    came.map(|(at, parcel, _)| (at, parcel.id())).collect()
+    let delivered_packets = all.into_iter().filter(|(_, _, exit)| *exit == Exit::Delivered);
+    delivered_packets.map(|(at, parcel, _)| (at, parcel.id())).collect()
 }
 
 #[test]
@@ -447,12 +447,12 @@ proptest! {
         // The same packets survive queue, loss and delay, and the last packet of each batch arrives with it.
         let stages = [StageSpec::Loss(share(loss)), bottleneck(100, tail(limit)), StageSpec::Delay(us(50))];
         let spec = PathSpec { stages: stages.to_vec() };
-        let mut whole = Path::new(&spec, seed).unwrap();
+        let mut by_batch = Path::new(&spec, seed).unwrap();
         let mut single = Path::new(&spec, seed).unwrap();
         let (mut now, mut id) = (0, 0);
         for (step, count) in batches {
             now += step * 1_000;
-            whole.offer_batch(at(now), Parcel::batch(packet(id, 1_000), count, 1_000).unwrap());
+            by_batch.offer_batch(at(now), Parcel::batch(packet(id, 1_000), count, 1_000).unwrap());
             for n in 0..count as u64 {
                 single.offer(at(now), packet(id + n, 1_000));
             }
@@ -460,7 +460,7 @@ proptest! {
         }
         let mut survivors = Vec::new();
         let mut last = 0;
-        for (time, parcel, exit) in drain(&mut whole) {
+        for (time, parcel, exit) in drain(&mut by_batch) {
             if exit == Exit::Delivered {
                 survivors.extend(parcel.indices().map(|n| parcel.id() + n as u64));
                 last = time;

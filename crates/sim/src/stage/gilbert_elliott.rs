@@ -87,7 +87,7 @@ impl GilbertElliott {
         Self { spec: Chances::new(spec), state: ChannelState::Good, rng }
     }
 
-    fn loses(&mut self) -> bool {
+    fn is_lost(&mut self) -> bool {
         let Chances { to_bad, to_good, loss_good, loss_bad } = self.spec;
         let (leave, other) = if self.state == ChannelState::Good {
             (to_bad, ChannelState::Bad)
@@ -104,7 +104,7 @@ impl GilbertElliott {
 
 impl Stage for GilbertElliott {
     fn admit(&mut self, _: Time, parcel: Parcel, out: &mut Emitter<'_>) {
-        let lost = parcel.indices().fold(0, |lost, index| lost | u64::from(self.loses()) << index);
+        let lost = parcel.indices().fold(0, |lost, index| lost | u64::from(self.is_lost()) << index);
         out.drop(parcel.only(lost), DropReason::GilbertElliott);
         out.pass(parcel.without(lost));
     }

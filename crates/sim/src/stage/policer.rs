@@ -35,11 +35,11 @@ impl Policer {
     fn take(&mut self, now: Time, bytes: u32) -> bool {
         let PolicerSpec { rate, burst } = self.spec;
         let full_at = self.full_at.max(now) + rate.time_for(u64::from(bytes));
-        let has_them = full_at.since(now) <= rate.time_for(burst.0);
-        if has_them {
+        let has_tokens = full_at.since(now) <= rate.time_for(burst.0);
+        if has_tokens {
             self.full_at = full_at;
         }
-        has_them
+        has_tokens
     }
 }
 
@@ -58,8 +58,8 @@ impl Stage for Policer {
     fn change(&mut self, now: Time, change: &StageChange) -> bool {
         if let StageChange::Policer(spec) = change {
             // The bucket lacks as many bytes as before, but at most its capacity.
-            let lacks = self.spec.rate.bytes_in(self.full_at.since(now)).min(spec.burst.0);
-            (self.spec, self.full_at) = (*spec, now + spec.rate.time_for(lacks));
+            let missing = self.spec.rate.bytes_in(self.full_at.since(now)).min(spec.burst.0);
+            (self.spec, self.full_at) = (*spec, now + spec.rate.time_for(missing));
             return true;
         }
         false

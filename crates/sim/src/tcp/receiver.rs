@@ -30,7 +30,7 @@ impl Default for TcpReceiverConfig {
 pub struct TcpReceiver {
     config: TcpReceiverConfig,
     next: u64,
-    beyond: RangeSet,
+    out_of_order: RangeSet,
     /// One segment of each block, most recent first (RFC 2018, section 4).
     recent: VecDeque<u64>,
     unacknowledged: u32,
@@ -48,7 +48,7 @@ impl TcpReceiver {
         Self {
             config,
             next: 0,
-            beyond: RangeSet::new(),
+            out_of_order: RangeSet::new(),
             recent: VecDeque::new(),
             unacknowledged: 0,
             due: false,
@@ -81,43 +81,45 @@ impl TcpReceiver {
     }
 
     fn take(&mut self, segment: u64) {
-        if segment < self.next || self.beyond.containing(segment).is_some() {
+        if segment < self.next || self.out_of_order.containing(segment).is_some() {
             self.duplicates += 1;
             self.due = true;
             return;
         }
         self.segments += 1;
         self.unacknowledged += 1;
-        let gaps = !self.beyond.is_empty();
+        let gaps = !self.out_of_order.is_empty();
         if segment == self.next {
             self.next += 1;
-            if let Some(block) = self.beyond.containing(self.next) {
+            if let Some(block) = self.out_of_order.containing(self.next) {
                 self.next = block.end;
-                self.beyond.remove(block);
+                self.out_of_order.remove(block);
             }
         } else {
-            self.beyond.insert(segment..segment + 1);
+            self.out_of_order.insert(segment..segment + 1);
             self.remember(segment);
         }
         // Immediately while segments are missing (RFC 5681, 4.2), and at the start.
         let quick = self.segments <= u64::from(self.config.quick);
-        if gaps || !self.beyond.is_empty() || quick || self.unacknowledged >= self.config.every {
+        if gaps || !self.out_of_order.is_empty() || quick || self.unacknowledged >= self.config.every {
             self.due = true;
         }
     }
 
     fn remember(&mut self, segment: u64) {
-        let Some(block) = self.beyond.containing(segment) else { return };
+        let Some(block) = self.out_of_order.containing(segment) else { return };
         self.recent.retain(|other| !block.contains(other));
         self.recent.push_front(segment);
         self.recent.truncate(4 * ACK_BLOCKS);
     }
 
     fn acknowledgement(&mut self) -> Ack {
-        let (next, beyond) = (self.next, &self.beyond);
+        let (next, out_of_order) = (self.next, &self.out_of_order);
         self.recent.retain(|&segment| segment >= next);
         let mut ack = Ack::new(next);
-        for block in self.recent.iter().filter_map(|&segment| beyond.containing(segment)).take(ACK_BLOCKS) {
+        for block in
+            self.recent.iter().filter_map(|&segment| out_of_order.containing(segment)).take(ACK_BLOCKS)
+        {
             ack.push(block);
         }
         ack

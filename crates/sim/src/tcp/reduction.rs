@@ -30,8 +30,8 @@ impl Reduction {
         let count = if in_flight > self.target {
             share
         } else {
-            let owed = self.delivered.saturating_sub(self.sent).max(acked) + u64::from(smoothly);
-            owed.min(room)
+            let allowed = self.delivered.saturating_sub(self.sent).max(acked) + u64::from(smoothly);
+            allowed.min(room)
         };
         // The first lost segment is retransmitted immediately.
         self.window = in_flight + count.max(u64::from(self.sent == 0));

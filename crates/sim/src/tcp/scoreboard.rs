@@ -48,7 +48,7 @@ pub(super) struct Scoreboard {
     reordering: u64,
     base: u64,
     segments: VecDeque<Segment>,
-    delivered_beyond: RangeSet,
+    delivered_above: RangeSet,
     lost: BTreeSet<u64>,
     in_flight: u64,
     /// Transmissions in order, with their segments.
@@ -66,7 +66,7 @@ impl Scoreboard {
             reordering,
             base: 0,
             segments: VecDeque::new(),
-            delivered_beyond: RangeSet::new(),
+            delivered_above: RangeSet::new(),
             lost: BTreeSet::new(),
             in_flight: 0,
             order: VecDeque::new(),
@@ -137,14 +137,14 @@ impl Scoreboard {
             let mut segment = block.start.max(self.base);
             let end = block.end.min(self.next_new());
             while segment < end {
-                if let Some(known) = self.delivered_beyond.containing(segment) {
+                if let Some(known) = self.delivered_above.containing(segment) {
                     segment = known.end;
                     continue;
                 }
                 self.deliver(now, segment, &mut outcome, &mut latest);
                 segment += 1;
             }
-            self.delivered_beyond.insert(block.start.max(self.base)..end.max(self.base));
+            self.delivered_above.insert(block.start.max(self.base)..end.max(self.base));
         }
         let upto = ack.next.min(self.next_new());
         outcome.advanced = upto > self.base;
@@ -153,7 +153,7 @@ impl Scoreboard {
             self.segments.pop_front();
             self.base += 1;
         }
-        self.delivered_beyond.remove(0..self.base);
+        self.delivered_above.remove(0..self.base);
         if let Some(latest) = latest {
             outcome.rate = self.rate(now, &latest);
             outcome.rtt = (!latest.repeated).then(|| now.since(latest.sent));

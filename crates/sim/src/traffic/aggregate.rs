@@ -89,7 +89,7 @@ impl Aggregate {
         self.next_flow += self.between.mul_f64(exponential(&mut self.rng));
     }
 
-    fn flows_come(&self, at: Time) -> bool {
+    fn arrivals_continue(&self, at: Time) -> bool {
         self.spec.length.is_none_or(|length| at < Time::ZERO + self.spec.start + length)
     }
 
@@ -109,20 +109,20 @@ impl Node for Aggregate {
     fn on_arrival(&mut self, _: Time, _: &mut Arrival<'_>, _: &mut Outbox<'_>) {}
 
     fn on_deadline(&mut self, now: Time, out: &mut Outbox<'_>) {
-        while self.next_flow <= now && self.flows_come(self.next_flow) {
+        while self.next_flow <= now && self.arrivals_continue(self.next_flow) {
             self.begin_flow();
             self.schedule_flow();
         }
-        while let Some((at, left)) = self.active.pop_due(now) {
+        while let Some((at, remaining)) = self.active.pop_due(now) {
             out.send(PathId::default(), self.spec.packet, 1, Ecn::NotEct, &[]);
-            if left > 1 {
-                self.active.push(at + self.spacing.next(), left - 1);
+            if remaining > 1 {
+                self.active.push(at + self.spacing.next(), remaining - 1);
             }
         }
     }
 
     fn deadline(&self) -> Option<Time> {
-        let flow = self.flows_come(self.next_flow).then_some(self.next_flow);
+        let flow = self.arrivals_continue(self.next_flow).then_some(self.next_flow);
         match (flow, self.active.next()) {
             (Some(flow), Some(packet)) => Some(flow.min(packet)),
             (flow, packet) => flow.or(packet),

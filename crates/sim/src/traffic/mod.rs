@@ -15,17 +15,17 @@ pub use udp::{Pattern, UdpSource, UdpSourceSpec};
 struct Spacing {
     work: u64,
     rate: u64,
-    carry: u64,
+    remainder: u64,
 }
 
 impl Spacing {
     fn new(bytes: u32, rate: Rate) -> Self {
-        Self { work: u64::from(bytes) * 8_000_000_000, rate: rate.as_bps().max(1), carry: 0 }
+        Self { work: u64::from(bytes) * 8_000_000_000, rate: rate.as_bps().max(1), remainder: 0 }
     }
 
     fn next(&mut self) -> Span {
-        let work = self.work + self.carry;
-        self.carry = work % self.rate;
+        let work = self.work + self.remainder;
+        self.remainder = work % self.rate;
         Span::from_nanos(work / self.rate)
     }
 

@@ -124,15 +124,15 @@ impl World {
         flow.truth.delivered_bytes += parcel.bytes();
         let (node, port) = (flow.to, flow.port);
         self.trace_arrival(Place::Node(node), parcel, Exit::Delivered, info.arrived);
-        let mut lent = self.transit_buffers.lend(parcel);
+        let mut borrowed = self.transit_buffers.borrow(parcel);
         for (first, count) in parcel.runs() {
             // Damaged packets are delivered one by one.
-            let (parts, each) = if lent.is_damaged() { (count, 1) } else { (1, count) };
+            let (parts, each) = if borrowed.is_damaged() { (count, 1) } else { (1, count) };
             for part in 0..parts {
                 let first = first + part;
-                let stride = lent.stride;
+                let stride = borrowed.stride;
                 let salt = self.now.as_nanos() ^ (first as u64) << 56;
-                let data = lent.run(first, each, salt);
+                let data = borrowed.run(first, each, salt);
                 let wire_bytes = (first..first + each).map(|i| u64::from(parcel.bytes_of(i))).sum();
                 let batch = Received {
                     stride: stride.min(data.len().max(1)),
@@ -145,7 +145,7 @@ impl World {
                 self.deliver(node, &mut Arrival { batch, packets: each as u32, wire_bytes });
             }
         }
-        self.transit_buffers.give_back(parcel, lent);
+        self.transit_buffers.give_back(parcel, borrowed);
         self.transit_buffers.finish(parcel);
     }
 
@@ -163,7 +163,7 @@ impl World {
     fn report_verdict(&mut self, id: NodeId) {
         let (slot, flows) = (&mut self.nodes[id.0 as usize], &mut self.flows);
         let mut take_changed = |flow: &FlowId| flows[flow.0 as usize].losses.take_changed();
-        if !slot.ports.iter().fold(false, |news, (_, flow)| take_changed(flow) || news) {
+        if !slot.ports.iter().fold(false, |has_changed, (_, flow)| take_changed(flow) || has_changed) {
             return;
         }
         let mut tally = CauseCounts::default();
@@ -189,7 +189,7 @@ impl World {
             launches: &mut self.launches,
         };
         slot.node.on_arrival(self.now, arrival, &mut out);
-        self.after_node(id, before);
+        self.on_node_changed(id, before);
     }
 
     /// Handles an expired deadline of a node.
@@ -217,10 +217,10 @@ impl World {
             launches: &mut self.launches,
         };
         slot.node.on_deadline(self.now, &mut out);
-        self.after_node(id, before);
+        self.on_node_changed(id, before);
     }
 
-    pub(super) fn after_node(&mut self, id: NodeId, event_count_before: u64) {
+    pub(super) fn on_node_changed(&mut self, id: NodeId, event_count_before: u64) {
         self.take_messages(id);
         let slot = &self.nodes[id.0 as usize];
         if !slot.waits_for_cpu {
@@ -263,7 +263,7 @@ impl World {
         self.event_queue.set(slot.actor, slot.model.next_event());
     }
 
-    pub(super) fn on_later(&mut self) {
+    pub(super) fn on_scheduled(&mut self) {
         while let Some((_, (node, launch))) = self.later.pop_due(self.now) {
             self.later_packets -= u64::from(launch.parcel.packets());
             self.launch(node, &launch);
@@ -273,7 +273,7 @@ impl World {
 
     fn flow_of(&self, node: NodeId, port: PathId) -> Option<FlowId> {
         let ports = &self.nodes[node.0 as usize].ports;
-        ports.iter().find(|(own, _)| *own == port).map(|(_, flow)| *flow)
+        ports.iter().find(|(open_port, _)| *open_port == port).map(|(_, flow)| *flow)
     }
 
     fn launch(&mut self, node: NodeId, launch: &Launch) {
@@ -317,7 +317,7 @@ impl World {
                     launches: &mut self.launches,
                 };
                 slot.node.on_channel(self.now, &message, &mut out);
-                self.after_node(to, before);
+                self.on_node_changed(to, before);
             }
         }
         let channel = &self.channels[id.0 as usize];

@@ -64,20 +64,20 @@ impl EventQueue {
         let actor = self.heap.swap_remove(place);
         self.actors[actor as usize].place = None;
         if place < self.heap.len() {
-            self.note(place);
+            self.record_place(place);
             let place = self.up(place);
             self.down(place);
         }
     }
 
-    fn note(&mut self, place: usize) {
+    fn record_place(&mut self, place: usize) {
         self.actors[self.heap[place] as usize].place = Some(place as u32);
     }
 
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        self.note(a);
-        self.note(b);
+        self.record_place(a);
+        self.record_place(b);
     }
 
     fn up(&mut self, mut place: usize) -> usize {

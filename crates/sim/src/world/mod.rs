@@ -451,7 +451,7 @@ impl World {
             Actor::Node(id) => self.on_node_timer(id),
             Actor::Host(id) => self.on_host(id),
             Actor::Channel(id) => self.on_channel(id),
-            Actor::Launches => self.on_later(),
+            Actor::Launches => self.on_scheduled(),
             Actor::Script => self.on_script(),
             Actor::Recorder => self.on_recorder(),
         }

@@ -116,7 +116,7 @@ impl Outbox<'_> {
     /// Sends `count` packets of `wire_bytes` each, with `note`: headers of a modelled protocol, or empty.
     pub fn send(&mut self, port: PathId, wire_bytes: u32, count: usize, ecn: Ecn, note: &[u8]) {
         let at = self.now;
-        self.transit_buffers.launch_note(wire_bytes, count, ecn, note, |buffer, parcel| {
+        self.transit_buffers.launch_filled(wire_bytes, count, ecn, note, |buffer, parcel| {
             self.launches.push(Launch { at, buffer, parcel, port });
         });
     }

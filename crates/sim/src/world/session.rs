@@ -56,15 +56,15 @@ impl<M: Machine> SessionNode<M> {
 
     /// Sets the function that passes samples of the host's load to the machine.
     #[must_use]
-    pub fn with_host_sample(mut self, tell: fn(&mut M, Time, HostSample)) -> Self {
-        self.host_sample = tell;
+    pub fn with_host_sample(mut self, set: fn(&mut M, Time, HostSample)) -> Self {
+        self.host_sample = set;
         self
     }
 
     /// Sets the function that passes the true causes of losses to the machine, in place of a diagnosis.
     #[must_use]
-    pub fn with_verdict(mut self, tell: fn(&mut M, Time, Option<Verdict>)) -> Self {
-        self.verdict = tell;
+    pub fn with_verdict(mut self, set: fn(&mut M, Time, Option<Verdict>)) -> Self {
+        self.verdict = set;
         self
     }
 
@@ -88,12 +88,12 @@ impl<M: Machine> SessionNode<M> {
         while let Some(event) = self.machine.poll_event() {
             self.events.push((now, event));
         }
-        let wanted = if out.is_full() { Some(now) } else { self.machine.deadline().map(|d| d.at) };
-        self.set_wake(now, wanted);
+        let at = if out.is_full() { Some(now) } else { self.machine.deadline().map(|d| d.at) };
+        self.set_wake(now, at);
     }
 
-    fn set_wake(&mut self, now: Time, wanted: Option<Time>) {
-        self.wake = wanted.map(|at| if at <= now { now + MIN_WAIT } else { at });
+    fn set_wake(&mut self, now: Time, at: Option<Time>) {
+        self.wake = at.map(|at| if at <= now { now + MIN_WAIT } else { at });
     }
 }
 

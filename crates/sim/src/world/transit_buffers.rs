@@ -29,7 +29,7 @@ struct TransitBuffer {
     len: usize,
     stride: usize,
     /// Packets neither delivered nor dropped.
-    left: u32,
+    in_transit: u32,
     /// Whether copies share the bytes, which must then not be changed in place.
     shared: bool,
 }
@@ -91,7 +91,8 @@ impl TransitBuffers {
             let data = self.detach(at, end);
             let count = (end - at).div_ceil(stride);
             let last = (end - at) - (count - 1) * stride;
-            let buffer = TransitBuffer { data, len: end - at, stride, left: count as u32, shared: false };
+            let buffer =
+                TransitBuffer { data, len: end - at, stride, in_transit: count as u32, shared: false };
             let place = self.take(buffer);
             let wire = |bytes: usize| bytes as u32 + overhead;
             let first = PacketInfo {
@@ -120,7 +121,7 @@ impl TransitBuffers {
     }
 
     /// Sends packets that carry only a note.
-    pub(super) fn launch_note(
+    pub(super) fn launch_filled(
         &mut self,
         wire_bytes: u32,
         count: usize,
@@ -128,10 +129,10 @@ impl TransitBuffers {
         note: &[u8],
         mut sent: impl FnMut(u32, Parcel),
     ) {
-        let mut left = count;
-        while left > 0 {
-            let packets = left.min(MAX_PARCEL);
-            left -= packets;
+        let mut remaining = count;
+        while remaining > 0 {
+            let packets = remaining.min(MAX_PARCEL);
+            remaining -= packets;
             let len = note.len() * packets;
             let mut data = if len == 0 { Vec::new() } else { self.buffer(class_of(len)) };
             if data.len() < len {
@@ -140,7 +141,8 @@ impl TransitBuffers {
             for i in 0..packets {
                 data[i * note.len()..(i + 1) * note.len()].copy_from_slice(note);
             }
-            let buffer = TransitBuffer { data, len, stride: note.len(), left: packets as u32, shared: false };
+            let buffer =
+                TransitBuffer { data, len, stride: note.len(), in_transit: packets as u32, shared: false };
             let place = self.take(buffer);
             let first = PacketInfo { id: place.into(), flow: FlowId::default(), bytes: wire_bytes, ecn };
             if let Some(parcel) = Parcel::batch(first, packets, wire_bytes) {
@@ -152,15 +154,15 @@ impl TransitBuffers {
     /// Registers copies made by the path, so that their bytes are kept.
     pub(super) fn copied(&mut self, parcel: &Parcel) {
         let buffer = &mut self.places[parcel.id() as usize];
-        buffer.left += parcel.packets();
+        buffer.in_transit += parcel.packets();
         buffer.shared = true;
     }
 
     /// Registers packets as delivered or dropped. The last one of a buffer frees it.
     pub(super) fn finish(&mut self, parcel: &Parcel) {
         let buffer = &mut self.places[parcel.id() as usize];
-        buffer.left -= parcel.packets();
-        if buffer.left == 0 {
+        buffer.in_transit -= parcel.packets();
+        if buffer.in_transit == 0 {
             let data = std::mem::take(&mut buffer.data);
             if !data.is_empty() && data.len().is_power_of_two() && data.len() <= 1 << LARGEST {
                 self.spare[(class_of(data.len()) - SMALLEST) as usize].push(data);
@@ -176,9 +178,9 @@ impl TransitBuffers {
     }
 
     /// Takes the bytes of a parcel out for a reader that may change them. They must be returned.
-    pub(super) fn lend(&mut self, parcel: &Parcel) -> Lent {
+    pub(super) fn borrow(&mut self, parcel: &Parcel) -> Borrowed {
         let buffer = &mut self.places[parcel.id() as usize];
-        Lent {
+        Borrowed {
             data: std::mem::take(&mut buffer.data),
             scratch: std::mem::take(&mut self.scratch),
             len: buffer.len,
@@ -188,9 +190,9 @@ impl TransitBuffers {
         }
     }
 
-    pub(super) fn give_back(&mut self, parcel: &Parcel, lent: Lent) {
-        self.places[parcel.id() as usize].data = lent.data;
-        self.scratch = lent.scratch;
+    pub(super) fn give_back(&mut self, parcel: &Parcel, borrowed: Borrowed) {
+        self.places[parcel.id() as usize].data = borrowed.data;
+        self.scratch = borrowed.scratch;
     }
 }
 
@@ -203,7 +205,7 @@ enum Access {
 
 /// The bytes of a parcel while a node reads them.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct Borrowed {
     data: Vec<u8>,
     scratch: Vec<u8>,
     len: usize,
@@ -212,7 +214,7 @@ pub(super) struct Lent {
     damage: Damage,
 }
 
-impl Lent {
+impl Borrowed {
     /// Whether the packets have to be read one by one.
     pub(super) fn is_damaged(&self) -> bool {
         self.damage != Damage::None

@@ -74,7 +74,7 @@ fn contents(offset: u64, len: usize) -> &'static [u8] {
 
 /// State of a sink.
 #[derive(Debug, Default)]
-pub(crate) struct Sunk {
+pub(crate) struct SinkState {
     ranges: RangeSet,
     delivered: u64,
     /// Number of parts with other contents than the object.
@@ -83,20 +83,20 @@ pub(crate) struct Sunk {
     pub(crate) limit: u64,
 }
 
-struct Shared(Arc<Mutex<Sunk>>);
+struct Shared(Arc<Mutex<SinkState>>);
 
 impl ObjectSink for Shared {
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
-        let mut sunk = self.0.lock().unwrap();
+        let mut sink_state = self.0.lock().unwrap();
         for piece in pieces {
             let bytes = &data[piece.range.clone()];
             for (at, part) in (piece.offset..).step_by(PERIOD).zip(bytes.chunks(PERIOD)) {
-                sunk.wrong += u64::from(part != contents(at, part.len()));
+                sink_state.wrong += u64::from(part != contents(at, part.len()));
             }
-            let before = sunk.ranges.total();
-            sunk.ranges.insert(piece.offset..piece.offset + bytes.len() as u64);
-            assert_eq!(sunk.ranges.total() - before, bytes.len() as u64, "bytes delivered twice");
-            sunk.delivered += bytes.len() as u64;
+            let before = sink_state.ranges.total();
+            sink_state.ranges.insert(piece.offset..piece.offset + bytes.len() as u64);
+            assert_eq!(sink_state.ranges.total() - before, bytes.len() as u64, "bytes delivered twice");
+            sink_state.delivered += bytes.len() as u64;
         }
     }
 
@@ -105,8 +105,8 @@ impl ObjectSink for Shared {
     }
 
     fn complete(&mut self, len: u64) {
-        let mut sunk = self.0.lock().unwrap();
-        assert_eq!(sunk.complete.replace(len), None, "completed twice");
+        let mut sink_state = self.0.lock().unwrap();
+        assert_eq!(sink_state.complete.replace(len), None, "completed twice");
     }
 }
 
@@ -209,7 +209,7 @@ impl Channel {
 pub(crate) struct Session {
     pub(crate) sender: NodeId,
     pub(crate) receiver: NodeId,
-    pub(crate) sunk: Arc<Mutex<Sunk>>,
+    pub(crate) sink_state: Arc<Mutex<SinkState>>,
     len: u64,
 }
 
@@ -235,7 +235,7 @@ impl Session {
         let interval = Span::from_millis(2);
         let config = ControllerConfig { ceiling: job.ceiling, initial_rtt: rtt, feedback_interval: interval };
         let controller = build_controller(job.controller, &config).unwrap();
-        let sunk = Arc::new(Mutex::new(Sunk { limit: job.limit, ..Sunk::default() }));
+        let sink_state = Arc::new(Mutex::new(SinkState { limit: job.limit, ..SinkState::default() }));
         let source = Box::new(PatternSource { len, released: 0 });
         let sender_config =
             SenderConfig { initial_rtt: rtt, feedback_interval: interval, ..SenderConfig::default() };
@@ -246,10 +246,10 @@ impl Session {
         };
         let now = world.now();
         let sender = Sender::new(now, &sender_config, link(), source, controller, job.limit);
-        let receiver = Receiver::new(now, receiver_config, link(), Box::new(Shared(sunk.clone())));
+        let receiver = Receiver::new(now, receiver_config, link(), Box::new(Shared(sink_state.clone())));
         let sender = world.add_node(job.name, SessionNode::new(sender));
         let receiver = Self::add_receiver(world, job.name, receiver);
-        Self { sender, receiver, sunk, len }
+        Self { sender, receiver, sink_state, len }
     }
 
     fn add_receiver(world: &mut World, name: &str, receiver: Receiver) -> NodeId {
@@ -261,7 +261,7 @@ impl Session {
     /// As above, with machines of a recipe. A `cause_aware` sender without its own diagnosis gets the true
     /// causes of losses.
     pub(crate) fn of_recipe(world: &mut World, recipe: &Recipe, len: u64, rtt: Span) -> Self {
-        let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX >> 16, ..Sunk::default() }));
+        let sink_state = Arc::new(Mutex::new(SinkState { limit: u64::MAX >> 16, ..SinkState::default() }));
         let source = Box::new(PatternSource { len, released: 0 });
         let sender_config = SenderConfig { initial_rtt: rtt, ..SenderConfig::default() };
         let receiver_config = ReceiverConfig {
@@ -272,7 +272,7 @@ impl Session {
         let (now, name) = (world.now(), recipe.name.as_str());
         let sender =
             Sender::of_recipe(now, recipe.clone(), &sender_config, link(), source, u64::MAX >> 16).unwrap();
-        let sink = Box::new(Shared(sunk.clone()));
+        let sink = Box::new(Shared(sink_state.clone()));
         let receiver = Receiver::of_recipe(now, recipe, receiver_config, link(), sink).unwrap();
         let mut sender = SessionNode::new(sender);
         let is = |name, value| recipe.get("rate_control", name) == Some(value);
@@ -281,7 +281,7 @@ impl Session {
         }
         let sender = world.add_node(name, sender);
         let receiver = Self::add_receiver(world, name, receiver);
-        Self { sender, receiver, sunk, len }
+        Self { sender, receiver, sink_state, len }
     }
 
     pub(crate) fn sender<'a>(&self, world: &'a World) -> &'a Sender {
@@ -319,11 +319,11 @@ impl Session {
     }
 
     /// Panics unless the object arrived complete, once and unchanged.
-    pub(crate) fn assert_whole(&self, world: &World) {
-        let sunk = self.sunk.lock().unwrap();
-        assert_eq!(sunk.complete, Some(self.len), "at {:?}: {:?}", world.now(), self.sender(world));
-        assert_eq!(sunk.wrong, 0);
-        assert_eq!(sunk.delivered, self.len);
+    pub(crate) fn assert_complete(&self, world: &World) {
+        let sink_state = self.sink_state.lock().unwrap();
+        assert_eq!(sink_state.complete, Some(self.len), "at {:?}: {:?}", world.now(), self.sender(world));
+        assert_eq!(sink_state.wrong, 0);
+        assert_eq!(sink_state.delivered, self.len);
         assert!(self.delivered_at(world).is_some(), "the sender does not know: {:?}", self.sender(world));
     }
 }
@@ -390,8 +390,8 @@ impl Run {
         ended
     }
 
-    pub(crate) fn assert_whole(&self) {
-        self.session.assert_whole(&self.world);
+    pub(crate) fn assert_complete(&self) {
+        self.session.assert_complete(&self.world);
     }
 
     pub(crate) fn sent(&self) -> SenderStats {

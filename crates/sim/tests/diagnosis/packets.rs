@@ -118,13 +118,13 @@ fn all_lost_packets_of_any_transfer_are_attributed() {
         let each: Vec<u64> = runs.flat_map(|run| run.first_pn..run.first_pn + run.packets).collect();
         let diagnosed: BTreeSet<u64> = each.iter().copied().collect();
         let died: BTreeSet<u64> = watched.died.lock().unwrap().keys().copied().collect();
-        let by_cause: u64 = windows.iter().map(|window| window.counts.whole()).sum();
+        let by_cause: u64 = windows.iter().map(|window| window.counts.total()).sum();
         println!("{bytes}: {} windows, {} lost, {} died", windows.len(), stats.lost, died.len());
         assert_eq!(
             (each.len() as u64, diagnosed.len() as u64, by_cause),
             (stats.lost, stats.lost, stats.lost)
         );
-        assert_eq!(stats.lost_by_cause.whole(), stats.lost);
+        assert_eq!(stats.lost_by_cause.total(), stats.lost);
         assert_eq!(diagnosed, died);
     }
 }
@@ -150,6 +150,6 @@ fn losses_found_by_the_probe_timer_are_attributed() {
         // A spurious retransmission is not a loss, and sometimes counts in place of one.
         let least = died - u64::from(stats.receiver_duplicates);
         assert!((least..=died).contains(&stats.lost), "{packets}, seed {seed}: {died} died, {stats:?}");
-        assert_eq!(stats.lost_by_cause.whole(), stats.lost);
+        assert_eq!(stats.lost_by_cause.total(), stats.lost);
     }
 }

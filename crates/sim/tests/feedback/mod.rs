@@ -36,7 +36,7 @@ fn outcome(seed: u64, (name, changes): (&str, &[(&str, &str)]), len: u64, loss: 
     let spec = ChannelSpec { delay: RTT / 2, loss: Probability::new(loss).unwrap(), recovery: RECOVERY };
     world.open_channel(ends.0, ends.1, spec).unwrap();
     world.run_while(Time::ZERO + Span::from_secs(600), |world| !session.is_over(world));
-    session.assert_whole(&world);
+    session.assert_complete(&world);
     let seconds = session.delivered_at(&world).unwrap().since(Time::ZERO).as_secs_f64();
     Outcome { seconds, sent: session.sender(&world).stats().packets }
 }
@@ -78,17 +78,17 @@ fn every_report_mode_delivers_everything_and_rate_laws_keep_their_rate() {
             ("object.chunk", "20MB"),
             ("retransmit.probe", probe),
         ];
-        let told = outcome(7, ("bulk", &changes), len, 0.001);
-        println!("TABLE {law}, {when}: {told:?}");
-        told.seconds
+        let outcome_of_run = outcome(7, ("bulk", &changes), len, 0.001);
+        println!("TABLE {law}, {when}: {outcome_of_run:?}");
+        outcome_of_run.seconds
     };
     let whens = ["interval", "law", "segment", "chunk", "round"];
     let rates = whens.map(|when| run("asynch", when, 100_000_000));
     assert!(rates.iter().all(|seconds| (seconds / rates[0] - 1.0).abs() < 0.05), "{rates:?}");
     // As in FOBS: a report for each unit that the law evaluates.
     for (law, unit) in [("state_based", "segment"), ("non_aggressive", "chunk")] {
-        let [often, rarely] = ["interval", unit].map(|when| run(law, when, 100_000_000));
-        assert!(rarely < often * 1.05, "{law}: {often} s and {rarely} s");
+        let [often, rare] = ["interval", unit].map(|when| run(law, when, 100_000_000));
+        assert!(rare < often * 1.05, "{law}: {often} s and {rare} s");
     }
     for when in whens {
         run("cubic", when, 10_000_000);

@@ -103,7 +103,7 @@ fn run(room: u64) -> (World, Session, FlowId) {
     assert!(world.adds_up());
     world.run_while(Time::ZERO + Span::from_secs(20), |world| !session.is_over(world));
     assert!(world.adds_up());
-    session.assert_whole(&world);
+    session.assert_complete(&world);
     (world, session, data)
 }
 

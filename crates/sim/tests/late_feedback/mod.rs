@@ -27,7 +27,7 @@ const LATE: Span = ms(6_000);
 /// From then on each takes another 1.5 s.
 const LATER: Span = ms(7_500);
 /// From then on the return path is normal again; reports in transit still arrive, up to 3.5 s late.
-const HEALED: Span = ms(9_000);
+const RESTORED: Span = ms(9_000);
 /// Time by which the path has to be fully used again: 3 s later, more than ten round trips.
 const RECOVERED: Span = ms(12_000);
 const MEASURE: Span = ms(2_000);
@@ -107,9 +107,9 @@ fn every_law_recovers_from_late_duplicate_and_reordered_feedback() {
         run.change(LATE, "jitter", StageChange::Jitter(jitter(ms(2_000))));
         run.change(LATE, "duplication", StageChange::Share(Probability::new(0.3).unwrap()));
         run.change(LATER, "delay", StageChange::Delay(ms(1_500)));
-        run.change(HEALED, "jitter", StageChange::Jitter(jitter(Span::ZERO)));
-        run.change(HEALED, "duplication", StageChange::Share(Probability::ZERO));
-        run.change(HEALED, "delay", StageChange::Delay(RTT / 2));
+        run.change(RESTORED, "jitter", StageChange::Jitter(jitter(Span::ZERO)));
+        run.change(RESTORED, "duplication", StageChange::Share(Probability::ZERO));
+        run.change(RESTORED, "delay", StageChange::Delay(RTT / 2));
         let before = run.share(LATE.saturating_sub(MEASURE));
         let after = run.share(RECOVERED);
         println!("TABLE {law}: {before:.2} of the path before, {after:.2} after");

@@ -47,7 +47,8 @@ fn ledbat_yields_to_a_new_tcp_flow_despite_longer_path_detection() {
             ("Reno", ControlKind::Reno),
             ("BBR", ControlKind::Bbr(BbrConfig::default())),
         ] {
-            let [with, without] = ["true", "false"].map(|given| beside_tcp(given, control, where_));
+            let [with, without] =
+                ["true", "false"].map(|longer_path| beside_tcp(longer_path, control, where_));
             println!("TABLE {where_:?}, {name}: {with:.3}, {without:.3} without");
             assert!(with <= without + 0.05, "{where_:?}, {name}: {with:.3}, {without:.3} without");
         }

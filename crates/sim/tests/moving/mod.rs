@@ -27,13 +27,13 @@ fn object(mbps: f64) -> f64 {
 /// A phase of a scenario: changes of both links at its start, and the path's capacity afterwards.
 struct Phase {
     name: &'static str,
-    lasts: Span,
+    duration: Span,
     offered: f64,
     changes: Vec<(&'static str, StageChange)>,
 }
 
 fn phase(name: &'static str, seconds: u64, offered: f64) -> Phase {
-    Phase { name, lasts: Span::from_secs(seconds), offered, changes: Vec::new() }
+    Phase { name, duration: Span::from_secs(seconds), offered, changes: Vec::new() }
 }
 
 impl Phase {
@@ -143,7 +143,7 @@ fn shares(law: &str, scenario: &Scenario) -> Vec<Option<f64>> {
             }
         }
         let settled = now + ms(3_000).max(rtt * 10);
-        now = now + phase.lasts;
+        now = now + phase.duration;
         let mut received = |until| {
             run.run(until);
             run.session.receiver(&run.world).stats().object_bytes
@@ -162,14 +162,14 @@ fn bbr_uses_the_capacity_of_each_phase_of_a_path() {
     for scenario in scenarios() {
         for law in ["delivery", "bbr"] {
             let shares = shares(law, &scenario);
-            let told: Vec<String> = std::iter::zip(&scenario.phases, &shares)
+            let figures: Vec<String> = std::iter::zip(&scenario.phases, &shares)
                 .filter_map(|(phase, share)| {
                     share.map(|share| format!("{} {:5.1} %", phase.name, share * 100.0))
                 })
                 .collect();
-            println!("TABLE {:<42} {law:<9} {}", scenario.name, told.join(" | "));
+            println!("TABLE {:<42} {law:<9} {}", scenario.name, figures.join(" | "));
             if law == "bbr" && shares.iter().flatten().any(|&share| share < GOOD) {
-                missed.push(format!("{}: {}", scenario.name, told.join(" | ")));
+                missed.push(format!("{}: {}", scenario.name, figures.join(" | ")));
             }
         }
     }
@@ -193,7 +193,7 @@ fn varying_delays_do_not_end_startup() {
 }
 
 /// Returns the Mbit/s received in the second that starts at `from`, in milliseconds.
-fn in_a_second(run: &mut Run, from: u64) -> f64 {
+fn mbit_in_a_second(run: &mut Run, from: u64) -> f64 {
     let mut received = |until| {
         run.run(ms(until));
         run.session.receiver(&run.world).stats().object_bytes
@@ -212,7 +212,7 @@ fn on_longer_path(mbps: f64, at: u64) -> f64 {
             world.change_link(link, &StageRef::Name("delay".into()), &StageChange::Delay(ms(100))).unwrap();
         }
     });
-    in_a_second(&mut run, at + 3_000)
+    mbit_in_a_second(&mut run, at + 3_000)
 }
 
 #[test]
@@ -259,7 +259,7 @@ pub(crate) fn add_tcp(
 #[test]
 fn bbr_leaves_a_cubic_flow_more_than_delivery_does() {
     for (rtt, queue) in [(20, 20), (40, 40), (40, 160)] {
-        let mut left = Vec::new();
+        let mut remaining_shares = Vec::new();
         for law in ["delivery", "bbr"] {
             let [ours, theirs] = beside_tcp(law, ControlKind::Cubic(CubicConfig::default()), rtt, queue);
             println!(
@@ -268,9 +268,12 @@ fn bbr_leaves_a_cubic_flow_more_than_delivery_does() {
                 theirs * 100.0
             );
             assert!(ours + theirs > 0.85, "{law}: the path is not full");
-            left.push(theirs);
+            remaining_shares.push(theirs);
         }
-        assert!(left[1] > left[0], "{rtt} ms, queue {queue} ms: {left:?}");
+        assert!(
+            remaining_shares[1] > remaining_shares[0],
+            "{rtt} ms, queue {queue} ms: {remaining_shares:?}"
+        );
     }
 }
 
@@ -283,7 +286,7 @@ fn on_wider_path(at: u64) -> f64 {
         let wider = StageChange::Rate(Rate::from_mbps(80));
         world.change_link(there, &StageRef::Name("bottleneck".into()), &wider).unwrap();
     });
-    in_a_second(&mut run, at + 1_000)
+    mbit_in_a_second(&mut run, at + 1_000)
 }
 
 /// Regression: when rounds included the wait for reports, the next probe came after two or three seconds.

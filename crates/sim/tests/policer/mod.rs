@@ -41,14 +41,14 @@ struct Outcome {
     mbps: f64,
     policed: u64,
     random: u64,
-    told: SenderStats,
+    stats: SenderStats,
 }
 
 impl Outcome {
     /// Returns the F1 score.
     fn f1(&self, truth: u64, cause: Cause) -> f64 {
-        let told = self.told.lost_by_cause.of(cause);
-        2.0 * truth.min(told) as f64 / (truth + told).max(1) as f64
+        let attributed = self.stats.lost_by_cause.of(cause);
+        2.0 * truth.min(attributed) as f64 / (truth + attributed).max(1) as f64
     }
 }
 
@@ -86,18 +86,18 @@ impl Policed {
             world.run_until(Time::ZERO + Span::from_secs(seconds));
             (session.sender(&world).stats(), session.receiver(&world).stats().object_bytes)
         };
-        let ((before, bytes), (told, all)) = (at(5), at(self.seconds));
+        let ((before, bytes), (stats, all)) = (at(5), at(self.seconds));
         let drops = world.truth(data).drops;
         let outcome = Outcome {
-            loss_rate: (told.lost - before.lost) as f64 / (told.packets - before.packets) as f64,
+            loss_rate: (stats.lost - before.lost) as f64 / (stats.packets - before.packets) as f64,
             mbps: (all - bytes) as f64 * 8.0 / (self.seconds - 5) as f64 / 1e6,
             policed: drops.of(DropReason::Policed),
             random: drops.of(DropReason::GilbertElliott),
-            told,
+            stats,
         };
         println!(
             "TABLE {set:?}, {self:?}: {:.4} lost, {:.1} Mbit/s; {} policed, {} random, told {:?}",
-            outcome.loss_rate, outcome.mbps, outcome.policed, outcome.random, outcome.told.lost_by_cause
+            outcome.loss_rate, outcome.mbps, outcome.policed, outcome.random, outcome.stats.lost_by_cause
         );
         outcome
     }
@@ -148,7 +148,7 @@ fn policer_and_medium_losses_are_distinguished() {
 #[test]
 fn a_constant_rate_gives_no_verdict_about_a_policer() {
     let outcome = Policed::default().run(&[("controller", "fixed"), ("rate", "120Mbit")]);
-    assert_eq!(outcome.told.lost_by_cause.of(Cause::Congestion), 0, "{outcome:?}");
+    assert_eq!(outcome.stats.lost_by_cause.of(Cause::Congestion), 0, "{outcome:?}");
 }
 
 /// Also where the law slows down for each loss, and while it probes. Bursts of losses that coincide with the
@@ -166,8 +166,8 @@ fn medium_losses_are_random_for_any_law() {
         for &(loss, run) in media {
             let path = Policed { policer: None, loss, run, seconds: 20, ..Policed::default() };
             let outcome = path.run(set);
-            let told = outcome.told.lost_by_cause.of(Cause::Random) as f64;
-            assert!(told >= 0.9 * outcome.random as f64, "{set:?}: {outcome:?}");
+            let random = outcome.stats.lost_by_cause.of(Cause::Random) as f64;
+            assert!(random >= 0.9 * outcome.random as f64, "{set:?}: {outcome:?}");
         }
     }
 }

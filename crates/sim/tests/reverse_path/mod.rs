@@ -63,7 +63,7 @@ fn reports_are_at_most_one_percent_of_the_packets_above_100_mbit_and_two_below()
             let rate = Rate::from_mbps(mbps);
             let mut run = start(5, law, (rate, rate), loss, 30.0);
             run.run(Span::from_secs(120));
-            run.assert_whole();
+            run.assert_complete();
             let (share, goodput) = (share(&run), run.session.goodput(&run.world));
             println!("TABLE {law}: {rate}, loss {loss}: {share:.4}, {goodput:.1} Mbit/s");
             assert!(share <= most, "{law}: {rate}, loss {loss}: {share}");

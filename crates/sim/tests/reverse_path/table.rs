@@ -59,15 +59,15 @@ fn cell(mbps: f64, rtt: u64, loss: f64) -> Option<String> {
     let share = (last.back - first.back) / data;
     let goodput = (last.object - first.object) * 8.0 / len / (mbps * 1e6) * 1_500.0 / 1_433.0;
     let lost = (last.lost - first.lost) / data;
-    let told = format!(
+    let row = format!(
         "{mbps} Mbit/s, {rtt} ms, loss {loss}: reports {share:.4}, goodput {goodput:.3}, queue {:.1} ms, lost {lost:.4}",
         queued * 1e3
     );
-    println!("TABLE {told}");
+    println!("TABLE {row}");
     let bar = if mbps >= 100.0 { 0.01 } else { 0.02 };
     let at_least = EARLY / ms(rtt.max(250)).as_secs_f64() * len / data;
     let is_good = share <= f64::max(bar, at_least) && goodput > 0.9 * (1.0 - loss) && lost < loss + 0.025;
-    (!is_good).then_some(told)
+    (!is_good).then_some(row)
 }
 
 fn check(loss: f64) {

@@ -129,14 +129,14 @@ impl Run {
         });
     }
 
-    /// Runs `load` for `lasts` of each `period`, starting at 1 s.
-    pub(crate) fn load_every(&mut self, load: Load, period: Span, lasts: Span) {
+    /// Runs `load` for `duration` of each `period`, starting at 1 s.
+    pub(crate) fn load_every(&mut self, load: Load, period: Span, duration: Span) {
         let host = self.host;
         for n in 0..60 {
             let begins = Time::ZERO + Span::from_secs(1) + period * n;
             self.world.at(begins, move |world| {
                 let id = world.host_mut::<SimulatedHost>(host).unwrap().host_mut().start_load(load);
-                world.at(begins + lasts, move |world| {
+                world.at(begins + duration, move |world| {
                     world.host_mut::<SimulatedHost>(host).unwrap().host_mut().stop_load(id);
                 });
             });
@@ -168,18 +168,18 @@ fn the_sender_learns_the_receiving_hosts_state() {
         let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "400Mbit")]);
         let host = host(scheduler, 4 << 20, (0..loads).map(|_| memory(1)).collect());
         let run = Run::new(&recipe, 100_000_000, RTT, host).run(Span::from_secs(20));
-        run.session.assert_whole(&run.world);
-        let told = run.session.sender(&run.world).stats().receiver_host;
-        let sample = told.sample.unwrap();
+        run.session.assert_complete(&run.world);
+        let peer = run.session.sender(&run.world).stats().receiver_host;
+        let sample = peer.sample.unwrap();
         let is_busy =
             sample.run_delay.unwrap() > Span::from_millis(300) && sample.involuntary_switches.unwrap() > 0;
         assert_eq!(is_busy, loads > 0, "{sample:?}");
         assert!(sample.socket_fill.unwrap() <= 1_000, "{sample:?}");
         assert_eq!(sample.sleep_average.is_some(), scheduler == O1, "{sample:?}");
-        assert!(told.drain_rate.is_some() && told.read_delay.is_some(), "{told:?}");
+        assert!(peer.drain_rate.is_some() && peer.read_delay.is_some(), "{peer:?}");
         // The receiver's own sample is at least as recent.
-        let own = run.session.receiver(&run.world).stats().host.unwrap();
-        assert!(own.run_delay >= sample.run_delay, "{own:?}, {sample:?}");
+        let local = run.session.receiver(&run.world).stats().host.unwrap();
+        assert!(local.run_delay >= sample.run_delay, "{local:?}, {sample:?}");
     }
 }
 
@@ -189,7 +189,7 @@ fn rapid_pauses_only_with_a_load_and_a_sleep_average() {
         let recipe = recipe("rapid", &[("rate", "350Mbit")]);
         let run =
             Run::new(&recipe, 300_000_000, RTT, host(scheduler, 4 << 20, loads)).run(Span::from_secs(30));
-        run.session.assert_whole(&run.world);
+        run.session.assert_complete(&run.world);
         run.share("hold")
     };
     // Two other processes with slices of 100 ms raise the sleep average by two levels, from which it can
@@ -205,7 +205,7 @@ fn proactive_acts_before_the_minimum_of_the_saw_tooth_and_loses_less() {
     let transfer = |name, set: &[(&str, &str)], loads| {
         let recipe = recipe(name, &[&[("rate", "494Mbit")], set].concat());
         let run = Run::new(&recipe, 200_000_000, RTT, host(O1, 4 << 20, loads)).run(Span::from_secs(20));
-        run.session.assert_whole(&run.world);
+        run.session.assert_complete(&run.world);
         run
     };
     let asynch = transfer("asynch", &[], vec![memory(1)]).lost(DropReason::SocketBuffer);
@@ -246,7 +246,7 @@ fn proactive_with_host_loss_times_loses_less_than_asynch() {
 }
 
 /// A receiver with a small socket buffer that shares its core for 0.5 s of every 3 s.
-fn now_and_then_busy(law: &str, (cause_aware, diagnosis): (&str, &str)) -> Run {
+fn intermittently_busy(law: &str, (cause_aware, diagnosis): (&str, &str)) -> Run {
     let aware = [("cause_aware", cause_aware), ("diagnosis", diagnosis)];
     let recipe = recipe("bulk", &[&[("controller", law), ("rate", "420Mbit")], &aware[..]].concat());
     let host = host(FAIR, 64 << 10, vec![]);
@@ -260,18 +260,18 @@ fn a_cause_aware_law_keeps_twice_the_rate() {
     for law in ["highspeed", "tfrc", "reno"] {
         // With the true causes, and with its own diagnosis.
         let kinds = [("false", "on"), ("true", "off"), ("true", "on")];
-        let [plain, told, own] = kinds.map(|kind| now_and_then_busy(law, kind));
-        for run in [&plain, &told, &own] {
+        let [plain, by_report, by_diagnosis] = kinds.map(|kind| intermittently_busy(law, kind));
+        for run in [&plain, &by_report, &by_diagnosis] {
             let drops = &run.world.truth(run.data).drops;
             // Probes of the path MTU are too large; all other losses are the host's.
             let known = drops.of(DropReason::SocketBuffer) + drops.of(DropReason::TooLarge);
             assert!(known == drops.total() && drops.of(DropReason::SocketBuffer) > 500, "{drops:?}");
         }
-        let [plain_rate, told_rate, own_rate] = [&plain, &told, &own].map(Run::goodput);
+        let [plain_rate, report_rate, diagnosis_rate] = [&plain, &by_report, &by_diagnosis].map(Run::goodput);
         println!(
-            "{law}: {plain_rate:.0} Mbit/s, with the true causes {told_rate:.0}, with its own diagnosis {own_rate:.0}"
+            "{law}: {plain_rate:.0} Mbit/s, with the true causes {report_rate:.0}, with its own diagnosis {diagnosis_rate:.0}"
         );
-        for aware in [&told, &own] {
+        for aware in [&by_report, &by_diagnosis] {
             assert!(aware.goodput() >= 2.0 * plain_rate, "{law}: {} {plain_rate}", aware.goodput());
             // The drain rate limits it while the host is busy, and shortly afterwards.
             assert!((0.05..0.5).contains(&aware.share("host")), "{law}: {:?}", aware.phases);

@@ -74,11 +74,11 @@ impl Case<'_> {
 
 /// Checks that each case sends the expected packets per `interval`, within 5 %.
 #[track_caller]
-pub(super) fn all_have(cases: &[(Case<'_>, Span, f64)]) {
-    let shares = cases.iter().map(|(case, interval, wanted)| {
+pub(super) fn assert_shares(cases: &[(Case<'_>, Span, f64)]) {
+    let shares = cases.iter().map(|(case, interval, expected)| {
         let found = case.packets_in(*interval);
-        println!("{found:.2} of {wanted:.2} packets, {:.3}: {case:?}", found / wanted);
-        found / wanted
+        println!("{found:.2} of {expected:.2} packets, {:.3}: {case:?}", found / expected);
+        found / expected
     });
     let shares: Vec<f64> = shares.collect();
     assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.05), "{shares:.3?}");

@@ -46,7 +46,7 @@ fn windows_match_their_sources_derivation_with_any_reports() {
     let highspeed = |p: f64| 0.12 / p.powf(0.835);
     let tfrc =
         |p: f64| 1.0 / ((2.0 * p / 3.0).sqrt() + 12.0 * (3.0 * p / 8.0).sqrt() * p * (1.0 + 32.0 * p * p));
-    for (law, loss, rtt, wanted) in [
+    for (law, loss, rtt, expected) in [
         ("reno", 0.001, short, reno(0.001)),
         ("reno", 0.0004, long, reno(0.0004)),
         ("reno", 0.0001, long, reno(0.0001)),
@@ -57,10 +57,10 @@ fn windows_match_their_sources_derivation_with_any_reports() {
         ("tfrc", 0.001, short, tfrc(0.001)),
     ] {
         let found = packets_in_flight(law, loss, rtt, 120);
-        println!("{law}, {loss}, {rtt}: {found:.1} of {wanted:.1} packets");
+        println!("{law}, {loss}, {rtt}: {found:.1} of {expected:.1} packets");
         assert!(
-            (0.8..1.25).contains(&(found / wanted)),
-            "{law}, {loss}, {rtt}: {found:.1} of {wanted:.1} packets"
+            (0.8..1.25).contains(&(found / expected)),
+            "{law}, {loss}, {rtt}: {found:.1} of {expected:.1} packets"
         );
     }
 }

@@ -9,9 +9,9 @@ const SYN: Span = Span::from_millis(10);
 
 /// Checks that the mean number of packets per `interval` is as derived.
 #[track_caller]
-fn has(case: Case<'_>, interval: Span, wanted: f64) {
+fn has(case: Case<'_>, interval: Span, expected: f64) {
     let found = case.packets_in(interval);
-    assert!((found / wanted - 1.0).abs() < 0.05, "{found} of {wanted} packets: {case:?}");
+    assert!((found / expected - 1.0).abs() < 0.05, "{found} of {expected} packets: {case:?}");
 }
 
 fn case<'a>(preset: &'a str, law: &'a str, set: &'a [(&'a str, &'a str)], every: u64, rtt: u64) -> Case<'a> {
@@ -27,8 +27,8 @@ fn udt_falls_by_a_ninth_at_each_loss_and_rises_by_a_step_in_each_other_syn() {
     // Below 1 Gbit/s of free capacity: 10^9 bits times 1.5e-6, in packets of 1,472 bytes.
     let steps = 8.5 * 1e9 * 1.5e-6 / 1_472.0;
     for (every, rtt) in [(2_000, 20), (10_000, 20), (2_000, 100)] {
-        let wanted = (f64::sqrt(steps * steps + 4.0 * steps * every as f64) - steps) / 2.0;
-        has(case("udt", "udt", &[("capacity", "1Gbit")], every, rtt), SYN, wanted);
+        let expected = (f64::sqrt(steps * steps + 4.0 * steps * every as f64) - steps) / 2.0;
+        has(case("udt", "udt", &[("capacity", "1Gbit")], every, rtt), SYN, expected);
     }
 }
 

@@ -37,9 +37,9 @@ fn queued(law: &str, set: &[(&str, &str)], (mbps, rtt): (u64, Span)) -> f64 {
 #[test]
 fn fast_tcp_has_alpha_packets_in_the_queue() {
     for (alpha, mbps, millis) in [(50.0, 20, 100), (50.0, 40, 40)] {
-        let given = alpha.to_string();
+        let alpha_text = alpha.to_string();
         let path = (mbps, Span::from_millis(millis));
-        let packets = queued("fast", &[("alpha", &given)], path) * mbps as f64 * 1e6 / 8.0 / 1_500.0;
+        let packets = queued("fast", &[("alpha", &alpha_text)], path) * mbps as f64 * 1e6 / 8.0 / 1_500.0;
         println!("{packets:.1} of {alpha} packets at {path:?}");
         assert!((packets / alpha - 1.0).abs() < 0.05, "{packets} of {alpha} at {path:?}");
     }
@@ -52,9 +52,9 @@ fn fast_tcp_has_alpha_packets_in_the_queue() {
 #[test]
 fn ledbat_plus_plus_has_its_target_in_the_queue() {
     for (target, millis) in [(60, 10), (100, 20)] {
-        let given = format!("{target}ms");
+        let target_text = format!("{target}ms");
         let path = (20, Span::from_millis(millis));
-        let found = queued("ledbat_plus_plus", &[("target", &given)], path) * 1e3;
+        let found = queued("ledbat_plus_plus", &[("target", &target_text)], path) * 1e3;
         println!("{found:.2} of {target} ms at {path:?}");
         assert!((found / f64::from(target) - 1.0).abs() < 0.05, "{found} of {target} ms at {path:?}");
     }

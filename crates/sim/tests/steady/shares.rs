@@ -3,7 +3,7 @@
 
 use haul_base::Span;
 
-use super::each_nth::{Case, all_have};
+use super::each_nth::{Case, assert_shares};
 
 const SECOND: Span = Span::from_secs(1);
 
@@ -31,7 +31,7 @@ fn non_aggressive_is_at_its_minimum_above_half_a_percent_and_at_capacity_below()
     let cases = [(150, 5.0), (250, 100.0)].map(|(every, mbps)| {
         (case("fobs-gentle", "non_aggressive", &set, every, 40_000), SECOND, packets(mbps))
     });
-    all_have(&cases);
+    assert_shares(&cases);
 }
 
 /// dickens-system-aware-fobs, section 2.2.2, with the limits of the registry: each state falls to its minimum
@@ -41,7 +41,7 @@ fn state_based_is_at_the_limit_of_the_losss_state() {
     let set = [("rate", "100Mbit"), ("first_rate", "80Mbit")];
     let cases = [(1_000, 100.0), (100, 70.0), (20, 40.0), (8, 5.0)]
         .map(|(every, mbps)| (case("fobs-state", "state_based", &set, every, 40_000), SECOND, packets(mbps)));
-    all_have(&cases);
+    assert_shares(&cases);
 }
 
 /// Returns the factor by which packets per second grow in `seconds`.
@@ -60,8 +60,8 @@ fn growth(law: &str, seconds: u64) -> f64 {
 fn rapid_plus_and_asynch_rise_by_their_steps_without_loss() {
     for (law, step, intervals) in [("rapid_plus", 1.02_f64, 4), ("asynch", 1.05, 3)] {
         let found = growth(law, 2 * intervals);
-        let wanted = step.powi(20);
-        println!("{law}: {found:.3} of {wanted:.3}");
-        assert!((found / wanted - 1.0).abs() < 0.05, "{law}: {found:.3} of {wanted:.3}");
+        let expected = step.powi(20);
+        println!("{law}: {found:.3} of {expected:.3}");
+        assert!((found / expected - 1.0).abs() < 0.05, "{law}: {found:.3} of {expected:.3}");
     }
 }

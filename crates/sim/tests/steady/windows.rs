@@ -6,7 +6,7 @@
 
 use haul_base::Span;
 
-use super::each_nth::{Case, all_have};
+use super::each_nth::{Case, assert_shares};
 
 /// Packets between losses, and milliseconds per round trip.
 type Losses = (u64, u64);
@@ -17,12 +17,12 @@ type Losses = (u64, u64);
 fn has(law: &str, set: &[(&str, &str)], losses: &[Losses], measured: u64, derived: impl Fn(f64, f64) -> f64) {
     let cases = losses.iter().map(|&(every, millis)| {
         let rtt = Span::from_millis(millis);
-        let wanted = derived(every as f64, rtt.as_secs_f64());
-        let span = rtt.mul_f64(every as f64 / wanted) * measured;
+        let expected = derived(every as f64, rtt.as_secs_f64());
+        let span = rtt.mul_f64(every as f64 / expected) * measured;
         let case = Case { preset: "bulk", law, set, every, rtt, skipped: span, measured: span };
-        (case, rtt, wanted)
+        (case, rtt, expected)
     });
-    all_have(&cases.collect::<Vec<_>>());
+    assert_shares(&cases.collect::<Vec<_>>());
 }
 
 /// Returns the root of an increasing function, between 1 and a million.

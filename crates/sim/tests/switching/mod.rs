@@ -87,7 +87,7 @@ fn a_recipe_rule_switches_the_law_when_its_condition_holds() {
         recipe.set("rate_control.rate", "60Mbit").unwrap();
         let mut run = Run::of_recipe(3, &recipe, 100_000_000, channel);
         run.run(Span::from_secs(300));
-        run.assert_whole();
+        run.assert_complete();
         let sender = run.session.sender(&run.world);
         (sender.rate_state().phase == "fixed", sender.stats().law_switches)
     };
@@ -138,7 +138,7 @@ proptest! {
         recipe.set("rate_control.rate", "50Mbit").unwrap();
         let mut run = Run::of_recipe(seed, &recipe, 10_000_000, &channel);
         run.run(Span::from_secs(300));
-        run.assert_whole();
+        run.assert_complete();
         // After a second the first rule applies, unless it names the recipe's law.
         let is_other = names[0] != "bbr";
         assert!(run.sent().law_switches >= u64::from(is_other), "{switch:?}: {:?}", run.sent());
@@ -156,6 +156,6 @@ proptest! {
             switch_at(&mut run.world, sender, Time::ZERO + ms(at), &part);
         }
         run.run(Span::from_secs(300));
-        run.assert_whole();
+        run.assert_complete();
     }
 }

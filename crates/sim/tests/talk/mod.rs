@@ -56,7 +56,7 @@ pub(crate) fn stack(compiled: &Arc<CompiledStack>, initiator: bool, rtt: Span, e
 /// Role of an end.
 pub(crate) enum Role {
     /// Sends a request, waits for the answer, pauses for up to the given time, and repeats.
-    Client { left: u32, rest: Span, requested: Option<Time>, took: Vec<Span>, rng: Rng },
+    Client { remaining: u32, pause: Span, requested: Option<Time>, round_trips: Vec<Span>, rng: Rng },
     /// Answers every message immediately with as many bytes.
     Server,
     /// Sends messages at given times.
@@ -95,7 +95,7 @@ impl ExchangeNode {
 
     pub(crate) fn is_done(&self) -> bool {
         match &self.role {
-            Role::Client { left, requested, .. } => *left == 0 && requested.is_none(),
+            Role::Client { remaining, requested, .. } => *remaining == 0 && requested.is_none(),
             Role::Sender { readings } => readings.len() == 0,
             Role::Server | Role::Receiver { .. } => true,
         }
@@ -111,8 +111,8 @@ impl ExchangeNode {
         }
         self.next = None;
         match &mut self.role {
-            Role::Client { left, requested, .. } if *left > 0 => {
-                *left -= 1;
+            Role::Client { remaining, requested, .. } if *remaining > 0 => {
+                *remaining -= 1;
                 *requested = Some(now);
                 self.send(now, &QUESTION);
             }
@@ -130,9 +130,10 @@ impl ExchangeNode {
     fn receive(&mut self, now: Time) {
         while let Some((id, message)) = self.stack.recv() {
             match &mut self.role {
-                Role::Client { rest, requested, took, rng, .. } => {
-                    took.push(now.since(requested.take().expect("an answer comes once, after its question")));
-                    self.next = Some(now + Span::from_nanos(rng.below(rest.as_nanos() + 1)));
+                Role::Client { pause, requested, round_trips, rng, .. } => {
+                    round_trips
+                        .push(now.since(requested.take().expect("an answer comes once, after its question")));
+                    self.next = Some(now + Span::from_nanos(rng.below(pause.as_nanos() + 1)));
                 }
                 Role::Server => self.send(now, &message),
                 Role::Receiver { received } => received.push((now, id, message.to_vec())),
@@ -216,18 +217,18 @@ impl Exchange {
 }
 
 /// Returns the turn-around times of `count` small messages, sorted.
-pub(crate) fn turn_around(seed: u64, count: u32, rtt: Span, path: &PathSpec) -> Vec<Span> {
-    let (took, rng) = (Vec::with_capacity(count as usize), Rng::from_seed(seed));
-    let asks = Role::Client { left: count, rest: rtt * 2, requested: None, took, rng };
-    let mut talk = Exchange::new(seed, &compiled_preset("msg", &[]), rtt, path, (asks, Role::Server));
+pub(crate) fn round_trips_of(seed: u64, count: u32, rtt: Span, path: &PathSpec) -> Vec<Span> {
+    let (round_trips, rng) = (Vec::with_capacity(count as usize), Rng::from_seed(seed));
+    let client = Role::Client { remaining: count, pause: rtt * 2, requested: None, round_trips, rng };
+    let mut talk = Exchange::new(seed, &compiled_preset("msg", &[]), rtt, path, (client, Role::Server));
     talk.run(Span::from_secs(100_000), Span::ZERO);
-    let Role::Client { took, .. } = &talk.end(talk.first).role else {
+    let Role::Client { round_trips, .. } = &talk.end(talk.first).role else {
         unreachable!("the first end is the client")
     };
-    assert_eq!(took.len(), count as usize, "a request was not answered");
-    let mut took = took.clone();
-    took.sort_unstable();
-    took
+    assert_eq!(round_trips.len(), count as usize, "a request was not answered");
+    let mut round_trips = round_trips.clone();
+    round_trips.sort_unstable();
+    round_trips
 }
 
 /// Returns the mean turn-around documented for `positive_ack`'s policy under ideal conditions: a round trip,

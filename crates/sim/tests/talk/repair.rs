@@ -82,7 +82,7 @@ pub(crate) fn stream(seed: u64, recipe: &Recipe, rtt: Span, loss: &StageSpec, co
 
 /// Probability that `fec` cannot repair a packet with independent loss of probability `p`: the packet itself
 /// is lost, and of the others of its block of `data` and `repairs` at least as many as there are repairs.
-pub(crate) fn beyond_repair(p: f64, data: i32, repairs: i32) -> f64 {
+pub(crate) fn loss_after_repair(p: f64, data: i32, repairs: i32) -> f64 {
     let others = data + repairs - 1;
     // Binomial distribution, term by term.
     let mut term = (1.0 - p).powi(others);

@@ -32,7 +32,7 @@ struct MixedSender {
     stack: Stack,
     /// Urgent messages: next send time, and the send time of each by its number in the stack.
     due: Option<Time>,
-    left: u32,
+    remaining: u32,
     sent: Vec<(u64, Time)>,
     rng: Rng,
     bulk: Vec<u8>,
@@ -44,12 +44,12 @@ impl MixedSender {
             let options = SendOptions { priority: 0, ..SendOptions::default() };
             let id = self.stack.send(now, &[1; URGENT], options).expect("the queue has space");
             self.sent.push((id, now));
-            self.left -= 1;
+            self.remaining -= 1;
             let pause = SPACING / 2 + Span::from_nanos(self.rng.below(SPACING.as_nanos()));
-            self.due = (self.left > 0).then_some(now + pause);
+            self.due = (self.remaining > 0).then_some(now + pause);
         }
         loop {
-            while self.left > 0 && self.stack.queued_bytes() < QUEUE {
+            while self.remaining > 0 && self.stack.queued_bytes() < QUEUE {
                 let options = SendOptions { priority: 1, ..SendOptions::default() };
                 self.stack.send(now, &self.bulk, options).expect("the queue has space");
             }
@@ -89,7 +89,7 @@ pub(crate) fn waits(seed: u64, recipe: &Recipe, bulk: usize, count: u32) -> Vec<
     let crowd = MixedSender {
         stack: end(true),
         due: Some(Time::ZERO + Span::from_millis(500)),
-        left: count,
+        remaining: count,
         sent: Vec::new(),
         rng: Rng::from_seed(seed),
         bulk: vec![2; bulk],

@@ -33,22 +33,22 @@ fn a_too_large_datagram_is_distinguished_from_an_icmp_error() {
 }
 
 /// Returns a socket connected to a port without a listener.
-fn towards_nobody(addr: &str, offload: Offload) -> (UdpSocket, SocketAddr) {
+fn to_closed_port(addr: &str, offload: Offload) -> (UdpSocket, SocketAddr) {
     let (sending, receiving) = pair(addr, offload);
-    let nobody = receiving.local_addr().expect("bound");
+    let closed_port = receiving.local_addr().expect("bound");
     drop(receiving);
-    (sending, nobody)
+    (sending, closed_port)
 }
 
 #[test]
 fn a_refusing_peer_is_distinguished_and_can_recover() {
     for addr in families() {
-        let (sending, nobody) = towards_nobody(addr, Offload::Auto);
+        let (sending, closed_port) = to_closed_port(addr, Offload::Auto);
         sending.send(b"anyone?", 100, Ecn::NotEct).unwrap();
         let error = sending.send(b"anyone?", 100, Ecn::NotEct).unwrap_err();
         assert!(matches!(error, SendError::Refused), "{error:?}");
         assert_eq!(sending.stats().refused, 1);
-        let back = bind(&nobody.to_string(), &options(Offload::Auto));
+        let back = bind(&closed_port.to_string(), &options(Offload::Auto));
         sending.send(b"there!", 100, Ecn::NotEct).unwrap();
         assert_eq!(receive(&mut Receiver::new(&back), &back).len(), 1);
         assert!(!sending.wait(Interest::Read, Duration::ZERO).unwrap(), "an error is still pending");
@@ -58,7 +58,7 @@ fn a_refusing_peer_is_distinguished_and_can_recover() {
 #[test]
 fn a_receiver_learns_of_a_refusal() {
     for addr in families() {
-        let (sending, _) = towards_nobody(addr, Offload::Auto);
+        let (sending, _) = to_closed_port(addr, Offload::Auto);
         sending.send(b"anyone?", 100, Ecn::NotEct).unwrap();
         let mut receiver = Receiver::new(&sending);
         assert!(sending.wait(Interest::Read, Duration::from_secs(5)).unwrap());
@@ -70,7 +70,7 @@ fn a_receiver_learns_of_a_refusal() {
 
 #[test]
 fn draining_clears_the_error() {
-    let (sending, _) = towards_nobody(V4, Offload::Auto);
+    let (sending, _) = to_closed_port(V4, Offload::Auto);
     sending.send(b"anyone?", 100, Ecn::NotEct).unwrap();
     assert!(sending.wait(Interest::Read, Duration::from_secs(5)).unwrap());
     assert_eq!(sending.drain_errors(), 1);
@@ -81,7 +81,7 @@ fn draining_clears_the_error() {
 #[test]
 fn a_partial_batch_reports_its_progress() {
     // On the loopback interface the error arrives before the next datagram of the same call.
-    let (sending, _) = towards_nobody(V4, Offload::Off);
+    let (sending, _) = to_closed_port(V4, Offload::Off);
     let sent = sending.send(&pattern(5_000), 1_000, Ecn::NotEct).unwrap();
     assert!(sent.bytes < 5_000 && sent.bytes == sent.datagrams * 1_000, "{sent:?}");
     assert!(sending.stats().refused >= 1);
@@ -112,11 +112,11 @@ fn segments_of_zero_bytes_are_refused() {
 
 #[test]
 fn binding_errors_have_hints() {
-    let taken = bind(V4, &options(Offload::Auto));
-    let error = UdpSocket::bind(taken.local_addr().unwrap(), &options(Offload::Auto)).unwrap_err();
+    let existing = bind(V4, &options(Offload::Auto));
+    let error = UdpSocket::bind(existing.local_addr().unwrap(), &options(Offload::Auto)).unwrap_err();
     assert!(matches!(error, SocketError::Bind { .. }));
     assert!(error.to_string().contains("another program"), "{error}");
     let error = UdpSocket::bind("192.0.2.1:0".parse().unwrap(), &options(Offload::Auto)).unwrap_err();
     assert!(error.to_string().contains("ip address"), "{error}");
-    assert!(taken.as_fd().try_clone_to_owned().is_ok());
+    assert!(existing.as_fd().try_clone_to_owned().is_ok());
 }

@@ -26,8 +26,8 @@ pub(super) struct Carrier {
     /// Buffer for the next packet read.
     buffer: Box<[u8]>,
     /// Maximum bytes of a super-packet that travel as one parcel: what the bottleneck sends in
-    /// [`GRAIN`](crate::GRAIN).
-    grain: u64,
+    /// [`MAX_GRANULARITY`](crate::GRAIN).
+    granularity: u64,
     out: Outlet,
     sent: Traffic,
     lost: u64,
@@ -44,11 +44,11 @@ fn parts_of(id: u64) -> (u32, u16) {
 }
 
 impl Carrier {
-    pub(super) fn new(path: Path, output: Arc<Tun>, seed: u64, grain: u64) -> Self {
+    pub(super) fn new(path: Path, output: Arc<Tun>, seed: u64, granularity: u64) -> Self {
         let mut pool = Pool::new(MEMORY);
         let buffer = pool.buffer();
         let out = Outlet::new(output, seed);
-        Self { path, pool, buffer, grain, out, sent: Traffic::default(), lost: 0, drop_log: None }
+        Self { path, pool, buffer, granularity, out, sent: Traffic::default(), lost: 0, drop_log: None }
     }
 
     /// Sets the drop log, or disables logging.
@@ -79,7 +79,7 @@ impl Carrier {
     /// Offers a stored packet in parcels.
     fn offer(&mut self, number: u32, layout: Layout, now: Time) {
         let each = u64::from(layout.packet_bytes(0)).max(1);
-        let most = (self.grain / each).clamp(1, MAX_PARCEL as u64) as u16;
+        let most = (self.granularity / each).clamp(1, MAX_PARCEL as u64) as u16;
         let mut first = 0;
         while first < layout.packets {
             let count = most.min(layout.packets - first);
@@ -147,8 +147,8 @@ impl Carrier {
     }
 
     /// Changes the maximum bytes per parcel.
-    pub(super) fn set_grain(&mut self, bytes: u64) {
-        self.grain = bytes;
+    pub(super) fn set_granularity(&mut self, bytes: u64) {
+        self.granularity = bytes;
     }
 
     /// Returns the counters so far.

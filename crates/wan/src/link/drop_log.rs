@@ -137,14 +137,14 @@ mod tests {
         forth.flush().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(path).unwrap();
-        let wanted = [
+        let expected = [
             "1.500000 forth queue_full udp 1000 2000 0a0b0c0d0e0f1011",
             "1.500000 forth queue_full udp 1000 2000 1e1f202122",
             "1.500001 back random udp 1000 2000 fedc",
             "2.000000 forth outage 17",
             "2.000000 forth outage 1",
         ];
-        assert_eq!(text.lines().collect::<Vec<_>>(), wanted);
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
     }
 
     #[test]

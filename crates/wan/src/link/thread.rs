@@ -41,7 +41,7 @@ pub(crate) struct LinkOptions {
     /// Seed of the damage to packets.
     pub seed: u64,
     /// Maximum bytes of a super-packet that travel as one parcel.
-    pub grain: u64,
+    pub granularity: u64,
     /// Processor to which the thread is pinned.
     pub cpu: Option<usize>,
     /// Log of packets dropped on the path.
@@ -59,7 +59,7 @@ pub(crate) struct Link {
 #[derive(Debug)]
 enum Request {
     Change(StageRef, StageChange, Sender<Result<(), SpecError>>),
-    Grain(u64),
+    Granularity(u64),
     Snapshot(Sender<Snapshot>),
     Stop,
 }
@@ -72,7 +72,7 @@ impl Link {
     pub(crate) fn start(options: LinkOptions) -> io::Result<Self> {
         let (requests, inbox) = channel();
         let waker = Arc::new(Waker::new()?);
-        let mut carrier = Carrier::new(options.path, options.output, options.seed, options.grain);
+        let mut carrier = Carrier::new(options.path, options.output, options.seed, options.granularity);
         carrier.log_drops(options.drop_log);
         let worker = Worker {
             carrier,
@@ -90,7 +90,7 @@ impl Link {
         Ok(Self { requests, waker, thread: Some(thread) })
     }
 
-    fn ask(&self, request: Request) {
+    fn send_request(&self, request: Request) {
         // A thread that has ended does not answer, which the waiting caller detects.
         let _ = self.requests.send(request);
         self.waker.wake();
@@ -99,19 +99,19 @@ impl Link {
     /// Changes a stage. Returns `None` if the direction has failed.
     pub(crate) fn change(&self, which: StageRef, change: StageChange) -> Option<Result<(), SpecError>> {
         let (answer, answered) = channel();
-        self.ask(Request::Change(which, change, answer));
+        self.send_request(Request::Change(which, change, answer));
         answered.recv().ok()
     }
 
     /// Changes the maximum bytes of a super-packet that travel as one parcel.
-    pub(crate) fn set_grain(&self, bytes: u64) {
-        self.ask(Request::Grain(bytes));
+    pub(crate) fn set_granularity(&self, bytes: u64) {
+        self.send_request(Request::Granularity(bytes));
     }
 
     /// Returns the counters so far. `None` if the direction has failed.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         let (answer, answered) = channel();
-        self.ask(Request::Snapshot(answer));
+        self.send_request(Request::Snapshot(answer));
         answered.recv().ok()
     }
 
@@ -125,7 +125,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.ask(Request::Stop);
+        self.send_request(Request::Stop);
         if let Some(thread) = self.thread.take() {
             // The owner did not request the result, and `drop` cannot return it.
             let _ = thread.join();
@@ -197,7 +197,7 @@ impl Worker {
                 Request::Change(which, change, answer) => {
                     let _ = answer.send(self.carrier.change(now, &which, &change));
                 }
-                Request::Grain(bytes) => self.carrier.set_grain(bytes),
+                Request::Granularity(bytes) => self.carrier.set_granularity(bytes),
                 Request::Snapshot(answer) => {
                     let _ = answer.send(self.carrier.snapshot(now));
                 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use haul_base::{Span, Time};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::guard::{hurry, pin};
+use crate::guard::{end_soon, pin};
 use crate::net::{Tun, run_before_others};
 
 /// Shorter remaining waits are spun: sleeping and waking up take as long.
@@ -63,7 +63,7 @@ pub(super) fn prioritise_thread(cpu: Option<usize>) {
     // Each of these improves precision but is optional: without the privilege the path is less precise.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     if run_before_others().is_err() {
-        hurry();
+        end_soon();
     }
     if let Some(cpu) = cpu {
         pin(cpu);
@@ -76,14 +76,14 @@ pub(super) fn prioritise_thread(cpu: Option<usize>) {
 pub(super) struct Sleeper {
     clock: Clock,
     /// Recent average wake-up latency of short and of long sleeps.
-    late: [Span; 2],
+    lateness: [Span; 2],
     /// End of the last wait.
     last: Time,
 }
 
 impl Sleeper {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, late: [Span::from_micros(20); 2], last: Time::ZERO }
+        Self { clock, lateness: [Span::from_micros(20); 2], last: Time::ZERO }
     }
 
     /// Waits until the bell rings, until (nearly) `until`, or, with `device`, until a packet arrives. May
@@ -96,10 +96,10 @@ impl Sleeper {
     ) -> rustix::io::Result<Time> {
         let start = self.clock.now();
         let idle = start.since(self.last) >= IDLE;
-        let left = until.map_or(Span::MAX, |until| until.since(start));
-        let kind = usize::from(left > LONG);
-        let lead = if left > LONG { EARLY } else { self.late[kind] };
-        if left <= lead + SPIN && idle {
+        let remaining = until.map_or(Span::MAX, |until| until.since(start));
+        let kind = usize::from(remaining > LONG);
+        let lead = if remaining > LONG { EARLY } else { self.lateness[kind] };
+        if remaining <= lead + SPIN && idle {
             let until = until.unwrap_or(start);
             while self.clock.now() < until {
                 std::hint::spin_loop();
@@ -108,16 +108,16 @@ impl Sleeper {
             return Ok(self.last);
         }
         // With frequent packets the thread does not wait for a single one: a sleep accumulates several.
-        let sleep = if left <= lead { left } else { left.saturating_sub(lead) };
+        let sleep = if remaining <= lead { remaining } else { remaining.saturating_sub(lead) };
         let ready = poll_both(until.map(|_| sleep), device, waker)?;
         self.last = self.clock.now();
         if ready {
             let slept = usize::from(self.last.since(start) > LONG);
-            return Ok((self.last - self.late[slept]).max(start));
+            return Ok((self.last - self.lateness[slept]).max(start));
         }
-        let late = self.last.since(start + sleep);
+        let lateness = self.last.since(start + sleep);
         // Moving average over eight sleeps; very late wake-ups are not caused by the timer.
-        self.late[kind] = ((self.late[kind] * 7 + late) / 8).min(MAX_LATENESS);
+        self.lateness[kind] = ((self.lateness[kind] * 7 + lateness) / 8).min(MAX_LATENESS);
         Ok(self.last)
     }
 }

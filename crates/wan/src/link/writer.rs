@@ -16,8 +16,8 @@ const MAX_PIECES: usize = 2 + 64;
 /// Writes the packets `range` of a stored packet.
 pub(super) fn write_run(device: &Tun, slot: &Slot, range: Range<u16>, congestion: bool) -> io::Result<()> {
     let layout = &slot.layout;
-    let whole = range == (0..layout.packets);
-    if whole && !congestion {
+    let is_complete = range == (0..layout.packets);
+    if is_complete && !congestion {
         return device.write(&[IoSlice::new(slot.with_header())]);
     }
     let header = header_of(layout, slot.packet(), range, congestion).ok_or(io::ErrorKind::InvalidData)?;
@@ -36,10 +36,11 @@ pub(super) fn write_damaged(
     rng: &mut Rng,
 ) -> io::Result<()> {
     let layout = &slot.layout;
-    let mut whole = complete(layout, slot.packet(), index, congestion).ok_or(io::ErrorKind::InvalidData)?;
-    let left = damage.apply(&mut whole[layout.transport..], rng.next_u64());
-    whole.truncate(layout.transport + left);
-    device.write(&[IoSlice::new(&Vnet::PLAIN.write(false)), IoSlice::new(&whole)])
+    let mut complete_packet =
+        complete(layout, slot.packet(), index, congestion).ok_or(io::ErrorKind::InvalidData)?;
+    let len = damage.apply(&mut complete_packet[layout.transport..], rng.next_u64());
+    complete_packet.truncate(layout.transport + len);
+    device.write(&[IoSlice::new(&Vnet::PLAIN.write(false)), IoSlice::new(&complete_packet)])
 }
 
 /// Writes packets that arrived singly as one super-packet.

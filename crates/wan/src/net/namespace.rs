@@ -99,16 +99,16 @@ pub(super) fn release(path: &Path) -> io::Result<()> {
 /// Gives the calling thread a new network namespace, and the namespace a name.
 fn make(path: Option<&Path>) -> io::Result<OwnedFd> {
     sys::unshare_network()?;
-    let own = "/proc/thread-self/ns/net";
+    let thread_namespace = "/proc/thread-self/ns/net";
     if let Some(path) = path {
         fs::create_dir_all(NAMES)?;
         File::create(path)?;
-        if let Err(error) = mount_bind(own, path) {
+        if let Err(error) = mount_bind(thread_namespace, path) {
             fs::remove_file(path)?;
             return Err(error.into());
         }
     }
-    Ok(File::open(own)?.into())
+    Ok(File::open(thread_namespace)?.into())
 }
 
 /// Moves the calling thread into the namespace at `path`.

@@ -72,7 +72,7 @@ impl Netlink {
         for (kind, value) in attributes {
             message.attribute(*kind, &value.to_ne_bytes());
         }
-        self.ask(message)
+        self.send_request(message)
     }
 
     fn add_address(&self, interface: u32, address: Address) -> io::Result<()> {
@@ -85,11 +85,11 @@ impl Netlink {
         message.bytes(&[family.as_raw() as u8, address.prefix, 0, 0]).bytes(&interface.to_ne_bytes());
         message.attribute(IFA_LOCAL, &bytes).attribute(IFA_ADDRESS, &bytes);
         message.attribute(IFA_FLAGS, &IFA_F_NODAD.to_ne_bytes());
-        self.ask(message)
+        self.send_request(message)
     }
 
     /// Sends a request and waits for the kernel's acknowledgement.
-    fn ask(&self, message: Message) -> io::Result<()> {
+    fn send_request(&self, message: Message) -> io::Result<()> {
         rustix::net::send(self.0.as_fd(), &message.finish(), SendFlags::empty())?;
         let mut answer = [0u8; 4096];
         let (len, _) = rustix::net::recv(self.0.as_fd(), &mut answer, RecvFlags::empty())?;

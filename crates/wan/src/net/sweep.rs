@@ -19,19 +19,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Returns the processes, other than this one, whose network namespace is in `ids`.
 fn processes_inside(ids: &[NamespaceId]) -> Vec<Pid> {
-    let own = std::process::id().cast_signed();
+    let current = std::process::id().cast_signed();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let inside = pids.filter(|pid| {
         let namespace = fs::metadata(format!("/proc/{pid}/ns/net"));
-        *pid != own && namespace.is_ok_and(|meta| ids.contains(&(meta.dev(), meta.ino())))
+        *pid != current && namespace.is_ok_and(|meta| ids.contains(&(meta.dev(), meta.ino())))
     });
     inside.filter_map(Pid::from_raw).collect()
 }
 
 /// Ends every process inside: SIGTERM first, SIGKILL after two seconds. Returns when they have ended, at the
 /// latest ten seconds later.
-pub(crate) fn kill_inside(ids: &[NamespaceId]) {
+pub(crate) fn kill_processes_in(ids: &[NamespaceId]) {
     for (signal, timeout) in [(Signal::TERM, TIMEOUT), (Signal::KILL, KILL_TIMEOUT)] {
         for pid in processes_inside(ids) {
             // The process may have ended in the meantime.
@@ -48,7 +48,7 @@ fn have_ended(ids: &[NamespaceId], timeout: Duration) -> bool {
     let end = Instant::now() + timeout;
     loop {
         let ended = processes_inside(ids).is_empty();
-        reap();
+        reap_children();
         if ended || Instant::now() > end {
             return ended;
         }
@@ -57,7 +57,7 @@ fn have_ended(ids: &[NamespaceId], timeout: Duration) -> bool {
 }
 
 /// Reaps children that have ended, including adopted ones.
-fn reap() {
+fn reap_children() {
     while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
 }
 
@@ -70,7 +70,7 @@ struct Owner {
 }
 
 /// Returns the name of a namespace of this process: `<prefix><pid>-<start>-<side>`.
-pub(crate) fn own_name(prefix: &str, side: &str) -> String {
+pub(crate) fn process_name(prefix: &str, side: &str) -> String {
     let pid = std::process::id();
     format!("{prefix}{pid}-{}-{side}", start_of(pid).unwrap_or_default())
 }
@@ -86,7 +86,7 @@ pub fn sweep(prefix: &str) -> Vec<String> {
 fn remove(path: &Path) -> bool {
     if let Ok(meta) = fs::metadata(path) {
         // A name whose mount has failed is an ordinary file, on a device without namespaces.
-        kill_inside(&[(meta.dev(), meta.ino())]);
+        kill_processes_in(&[(meta.dev(), meta.ino())]);
     }
     release(path).is_ok()
 }
@@ -122,9 +122,9 @@ mod tests {
     fn names_identify_their_owner() {
         let known = Some(Owner { pid: 123, started: 4567 });
         assert_eq!(owner("haul-wan-123-4567-a", "haul-wan-"), known);
-        let own = owner(&own_name("haul-wan-", "b"), "haul-wan-").unwrap();
-        assert_eq!(own.pid, std::process::id());
-        assert!(is_alive(own));
+        let current = owner(&process_name("haul-wan-", "b"), "haul-wan-").unwrap();
+        assert_eq!(current.pid, std::process::id());
+        assert!(is_alive(current));
         for other in
             ["haul-wan-x-1-a", "haul-wan-1-x-a", "haul-e2e-123-0-c", "haul-wan-123-a", "haul-wan-123-4"]
         {
@@ -138,8 +138,8 @@ mod tests {
     fn a_running_process_keeps_its_namespaces_with_any_name() {
         let mut other = Command::new("sleep").arg("100").spawn().unwrap();
         let alive = Owner { pid: other.id(), started: start_of(other.id()).unwrap() };
-        let its_number = Owner { started: alive.started + 1, ..alive };
-        let seen = (is_alive(alive), is_alive(its_number));
+        let reused_pid = Owner { started: alive.started + 1, ..alive };
+        let seen = (is_alive(alive), is_alive(reused_pid));
         other.kill().unwrap();
         other.wait().unwrap();
         assert_eq!(seen, (true, false));

@@ -41,11 +41,11 @@ impl Tun {
     ///
     /// # Errors
     /// If `/dev/net/tun` is missing or inaccessible, or without `CAP_NET_ADMIN`.
-    pub(crate) fn open(name: &str, wanted: Offloads) -> io::Result<Self> {
+    pub(crate) fn open(name: &str, requested: Offloads) -> io::Result<Self> {
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(CLONE_DEVICE)?;
         sys::make_tun(file.as_fd(), name)?;
-        let offloads = set_offloads(file.as_fd(), wanted)?;
+        let offloads = set_offloads(file.as_fd(), requested)?;
         Ok(Self { file, offloads })
     }
 
@@ -85,12 +85,12 @@ impl AsFd for Tun {
 }
 
 /// Requests the wanted offloads, and fewer if the kernel does not support them.
-fn set_offloads(fd: BorrowedFd<'_>, wanted: Offloads) -> io::Result<Offloads> {
-    let udp = wanted.udp && wanted.tcp;
-    let flags = CSUM | if wanted.tcp { TSO } else { 0 };
+fn set_offloads(fd: BorrowedFd<'_>, requested: Offloads) -> io::Result<Offloads> {
+    let udp = requested.udp && requested.tcp;
+    let flags = CSUM | if requested.tcp { TSO } else { 0 };
     if udp && sys::set_tun_offload(fd, flags | USO).is_ok() {
-        return Ok(Offloads { tcp: wanted.tcp, udp });
+        return Ok(Offloads { tcp: requested.tcp, udp });
     }
     sys::set_tun_offload(fd, flags)?;
-    Ok(Offloads { tcp: wanted.tcp, udp: false })
+    Ok(Offloads { tcp: requested.tcp, udp: false })
 }

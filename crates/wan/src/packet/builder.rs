@@ -35,10 +35,10 @@ impl SuperPacketBuilder {
             && usize::from(vnet.checksum_start) == layout.transport
             && vnet.checksum_offset == CHECKSUM;
         let declared = packet.get(layout.transport + 4..layout.transport + 6)?;
-        let whole =
+        let is_complete =
             usize::from(u16::from_be_bytes([declared[0], declared[1]])) == layout.len - layout.transport;
         let single = layout.packets == 1 && vnet.gso == Gso::None && layout.protocol == UDP;
-        if !(single && plain && open && whole && payload < layout.len) {
+        if !(single && plain && open && is_complete && payload < layout.len) {
             return None;
         }
         let stride = layout.len - payload;

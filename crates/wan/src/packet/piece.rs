@@ -74,17 +74,17 @@ pub(crate) fn header_of(
 /// Returns one packet of a super-packet, or a single packet, as on the wire, with complete checksums.
 pub(crate) fn complete(layout: &Layout, packet: &[u8], index: u16, congestion: bool) -> Option<Vec<u8>> {
     let header = header_of(layout, packet, index..index + 1, congestion)?;
-    let mut whole = [header.bytes(), packet.get(header.payload.clone())?].concat();
+    let mut assembled = [header.bytes(), packet.get(header.payload.clone())?].concat();
     if header.vnet.needs_checksum {
         let start = usize::from(header.vnet.checksum_start);
         let field = start + usize::from(header.vnet.checksum_offset);
         // The checksum field holds the pseudo-header's sum, which is part of the checksum.
-        let checksum = !Checksum::default().bytes(whole.get(start..)?).fold();
+        let checksum = !Checksum::default().bytes(assembled.get(start..)?).fold();
         // In UDP, zero means no checksum (RFC 768).
         let none = checksum == 0 && layout.protocol != TCP;
-        put(&mut whole, field, if none { 0xffff } else { checksum });
+        write_u16(&mut assembled, field, if none { 0xffff } else { checksum });
     }
-    Some(whole)
+    Some(assembled)
 }
 
 /// Sets lengths, identification, sequence number, flags and partial checksum.
@@ -94,12 +94,12 @@ fn cut(layout: &Layout, range: &Range<u16>, header: &mut Header) {
     let (ip, transport) = header.bytes[..header.len].split_at_mut(layout.transport);
     match layout.version {
         Version::V4 => {
-            put(ip, 2, (layout.transport + transport_len) as u16);
+            write_u16(ip, 2, (layout.transport + transport_len) as u16);
             // RFC 6864: unique per packet where required; the kernel increments it in the same way.
             let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(range.start);
-            put(ip, 4, id);
+            write_u16(ip, 4, id);
         }
-        Version::V6 => put(ip, 4, (layout.transport - 40 + transport_len) as u16),
+        Version::V6 => write_u16(ip, 4, (layout.transport - 40 + transport_len) as u16),
     }
     let checksum_offset = if layout.protocol == TCP {
         let skipped = u32::from(range.start) * layout.stride as u32;
@@ -114,11 +114,11 @@ fn cut(layout: &Layout, range: &Range<u16>, header: &mut Header) {
         }
         TCP_CHECKSUM
     } else {
-        put(transport, 4, transport_len as u16);
+        write_u16(transport, 4, transport_len as u16);
         UDP_CHECKSUM
     };
     let sum = pseudo_header(addresses(layout.version, ip), layout.protocol, transport_len as u32);
-    put(transport, usize::from(checksum_offset), sum.fold());
+    write_u16(transport, usize::from(checksum_offset), sum.fold());
     let alone = header.payload.len() <= layout.stride;
     header.vnet = Vnet {
         needs_checksum: true,
@@ -130,7 +130,7 @@ fn cut(layout: &Layout, range: &Range<u16>, header: &mut Header) {
     };
 }
 
-fn put(bytes: &mut [u8], at: usize, value: u16) {
+fn write_u16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
@@ -142,7 +142,7 @@ fn set_congestion(version: Version, ip: &mut [u8]) {
 }
 
 fn write_v4_checksum(ip: &mut [u8]) {
-    put(ip, 10, 0);
+    write_u16(ip, 10, 0);
     let sum = Checksum::default().bytes(ip).fold();
-    put(ip, 10, !sum);
+    write_u16(ip, 10, !sum);
 }

@@ -167,8 +167,8 @@ proptest! {
         // Splitting a part gives the same packets as splitting the whole.
         for (place, index) in range.clone().enumerate() {
             let of_part = complete(&again, &part, place as u16, false).unwrap();
-            let of_whole = complete(&layout, &packet, index, false).unwrap();
-            prop_assert_eq!(of_part, of_whole);
+            let of_super_packet = complete(&layout, &packet, index, false).unwrap();
+            prop_assert_eq!(of_part, of_super_packet);
         }
     }
 
@@ -206,11 +206,11 @@ proptest! {
         }
         prop_assert_eq!(taken, singles.len().min(64));
         let header = header_of(builder.layout(), first, 0..builder.layout().packets, false).unwrap();
-        let whole = [header.bytes(), &joined[spec.header()..]].concat();
-        let again = Layout::parse(header.vnet, &whole).unwrap();
+        let super_packet = [header.bytes(), &joined[spec.header()..]].concat();
+        let again = Layout::parse(header.vnet, &super_packet).unwrap();
         prop_assert_eq!(usize::from(again.packets), taken);
         for index in 0..again.packets {
-            prop_assert_eq!(complete(&again, &whole, index, false), complete(&layout, &packet, index, false));
+            prop_assert_eq!(complete(&again, &super_packet, index, false), complete(&layout, &packet, index, false));
         }
         // A different port, type of service or hop limit: not part of this train.
         let (next_layout, mut next) = singles[1].clone();
@@ -239,8 +239,8 @@ proptest! {
         head[1] = kind;
         let Some(vnet) = Vnet::parse(&head) else { return Ok(()) };
         if let Ok(layout) = Layout::parse(vnet, &bytes) {
-            let whole: Range<u16> = 0..layout.packets;
-            let _ = header_of(&layout, &bytes, whole, true);
+            let all: Range<u16> = 0..layout.packets;
+            let _ = header_of(&layout, &bytes, all, true);
             for index in 0..layout.packets {
                 let _ = complete(&layout, &bytes, index, true);
             }

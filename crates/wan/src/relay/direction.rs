@@ -169,8 +169,8 @@ impl Direction {
         self.batch.clear();
         let mut packets = 0;
         for packet in self.due.iter().take(MAX_BATCH) {
-            let all_whole = self.batch.len() == packets * segment;
-            let fits = all_whole
+            let are_all_complete = self.batch.len() == packets * segment;
+            let fits = are_all_complete
                 && (1..=segment).contains(&packet.bytes.len())
                 && (packet.flow, packet.ecn) == (flow, ecn)
                 && self.batch.len() + packet.bytes.len() <= MAX_BATCH_BYTES;

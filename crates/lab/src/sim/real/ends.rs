@@ -81,7 +81,7 @@ fn server(task: &Task, directory: &Path) -> io::Result<()> {
 }
 
 /// Sleeps until `bytes` bytes are due at `rate` since `began`.
-fn keep_to(rate: Rate, bytes: u64, began: Instant) {
+fn pace(rate: Rate, bytes: u64, began: Instant) {
     sleep(Duration::from(rate.time_for(bytes)).saturating_sub(began.elapsed()));
 }
 
@@ -93,19 +93,19 @@ fn take(mut from: impl Read, rate: Rate) -> io::Result<()> {
             0 => return Ok(()),
             read => taken += read as u64,
         }
-        keep_to(rate, taken, began);
+        pace(rate, taken, began);
     }
 }
 
 /// Writes `bytes` bytes at `rate`.
 fn feed(mut into: impl Write, bytes: u64, rate: Rate) -> io::Result<()> {
-    let (piece, mut fed, began) = (vec![0; PIECE], 0, Instant::now());
-    while fed < bytes {
-        let left = usize::try_from(bytes - fed).unwrap_or(PIECE);
-        let piece = &piece[..left.min(PIECE)];
+    let (piece, mut written, began) = (vec![0; PIECE], 0, Instant::now());
+    while written < bytes {
+        let remaining = usize::try_from(bytes - written).unwrap_or(PIECE);
+        let piece = &piece[..remaining.min(PIECE)];
         into.write_all(piece)?;
-        fed += piece.len() as u64;
-        keep_to(rate, fed, began);
+        written += piece.len() as u64;
+        pace(rate, written, began);
     }
     Ok(())
 }

@@ -51,7 +51,7 @@ pub(crate) fn prepare(scenario: Table, values: Values) -> Result<RealJob, String
 /// # Errors
 /// If there is none.
 pub(crate) fn haul() -> Result<PathBuf, Problem> {
-    let beside = || std::env::current_exe().map(|own| own.with_file_name("haul"));
+    let beside = || std::env::current_exe().map(|program| program.with_file_name("haul"));
     let haul = std::env::var_os("HAUL").map_or_else(beside, |haul| Ok(haul.into()));
     let haul = haul.while_doing("cannot find this program")?;
     if haul.is_file() {
@@ -102,14 +102,14 @@ impl RealJob {
         let ([session], [_]) = (scenario.session.as_slice(), scenario.path.as_slice()) else {
             return Some("there is exactly one session on one path");
         };
-        let is_odd_load = |load: &LoadEntry| {
+        let is_unsupported_load = |load: &LoadEntry| {
             let is_known = matches!(
                 load.kind,
                 LoadKind::Computation | LoadKind::Generator | LoadKind::Suspension | LoadKind::Quota
             );
             let is_plain = load.at.0 == Span::ZERO && load.length.is_none();
-            let is_own = load.nice.is_some() || load.sleep_average.is_some();
-            !is_known || !is_plain || is_own || load.runs.is_some() || load.pauses.is_some()
+            let has_task_options = load.nice.is_some() || load.sleep_average.is_some();
+            !is_known || !is_plain || has_task_options || load.runs.is_some() || load.pauses.is_some()
         };
         let has = [
             (!scenario.service.is_empty(), "there are no messages beside the session"),
@@ -120,7 +120,7 @@ impl RealJob {
             (!scenario.check.is_empty(), "the plan has the checks, not the scenario"),
             (session.start.0 + scenario.start_within.0 != Span::ZERO, "a session starts at once"),
             (
-                !self.sender_host().into_iter().all(has_quotas_only),
+                !self.sender_host().into_iter().all(has_only_quotas),
                 "the sender's host has a quota of processor time and no model",
             ),
             (session.truth, "a sender does not know the truth"),
@@ -139,7 +139,7 @@ impl RealJob {
             ),
             (session.reads.is_some() && session.writes.is_some(), "at most one application is slow"),
             (
-                self.loads().any(is_odd_load),
+                self.loads().any(is_unsupported_load),
                 "loads are `computation`, `generator`, `suspension` and `quota`, for the whole run and with their usual costs",
             ),
         ];
@@ -207,16 +207,16 @@ impl RealJob {
             ["bench", "--json"].map(str::to_owned).into_iter().chain(length).collect()
         };
         words.extend(["--preset".to_owned(), session.recipe.clone()]);
-        let own = [
+        let fields = [
             ("rate_control.controller", session.controller.clone()),
             ("rate_control.rate", session.rate.map(|rate| rate.0.exact())),
             ("object.chunk", session.chunk.map(|chunk| chunk.0.exact())),
             ("bitmap_ack.interval", session.feedback.map(|span| span.0.exact())),
             ("socket_buffer", self.host().and_then(|host| host.socket_buffer).map(|size| size.0.exact())),
         ];
-        let own = own.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
+        let fields = fields.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
         let set = session.set.iter().map(|(key, value)| format!("{key}={value}"));
-        words.extend(set.chain(own).flat_map(|setting| ["--set".to_owned(), setting]));
+        words.extend(set.chain(fields).flat_map(|setting| ["--set".to_owned(), setting]));
         words
     }
 
@@ -290,7 +290,7 @@ fn quota(host: Option<&HostEntry>, end: &str, directory: &Path) -> Result<Option
     Quota::new(&name, run, every).while_doing("cannot make a control group").map(Some)
 }
 
-fn has_quotas_only(host: &HostEntry) -> bool {
+fn has_only_quotas(host: &HostEntry) -> bool {
     host.per_sent.is_none() && host.loads.iter().all(|load| load.kind == LoadKind::Quota)
 }
 

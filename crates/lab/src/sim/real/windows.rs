@@ -73,7 +73,7 @@ fn by_name<S: serde::Serializer>(counts: &CauseCounts, to: S) -> Result<S::Ok, S
 impl Labels {
     /// Returns the verdict of all evidence: the cause to which more than half of the packets were attributed.
     pub(crate) fn verdict(&self) -> Diagnosis {
-        let share = |cause| self.attributed.of(cause) as f64 / self.attributed.whole().max(1) as f64;
+        let share = |cause| self.attributed.of(cause) as f64 / self.attributed.total().max(1) as f64;
         let p_host = match (share(Cause::ReceiverHost), share(Cause::Congestion)) {
             (host, _) if host > 0.5 => 1.0,
             (_, queue) if queue > 0.5 => 0.0,
@@ -177,8 +177,8 @@ mod tests {
             (of(&labels.truth), of(&labels.attributed), of(&labels.right)),
             ([4, 2, 1], [2, 2, 0], [1, 1, 0])
         );
-        let told = json!({ "receiver_host": 2, "congestion": 2, "random": 1, "inconclusive": 2 });
-        assert_eq!(serde_json::to_value(labels).unwrap()["told"], told);
+        let expected = json!({ "receiver_host": 2, "congestion": 2, "random": 1, "inconclusive": 2 });
+        assert_eq!(serde_json::to_value(labels).unwrap()["told"], expected);
     }
 
     #[test]

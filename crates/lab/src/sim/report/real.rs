@@ -4,7 +4,7 @@ use haul_base::{Cause, CauseCounts};
 use haul_sim::{DropReason, Drops, Ended, FlowTruth, LinkSummary, PathCounters, Rates};
 use serde_json::Value;
 
-use super::verdicts::{KeptWindow, drops_by_cause};
+use super::verdicts::{RecordedWindow, drops_by_cause};
 use super::{DiagnosisReport, RatesReport, RunReport, SessionReport, share};
 use crate::sim::direct::{Drive, virtual_transfer};
 use crate::sim::real::{Labels, RealWindow};
@@ -146,13 +146,13 @@ impl Real {
         let matched = |dropped: &CauseCounts, attributed: &CauseCounts| {
             let right: u64 =
                 Cause::ALL.iter().map(|cause| dropped.of(*cause).min(attributed.of(*cause))).sum();
-            (right, dropped.whole().max(attributed.whole()))
+            (right, dropped.total().max(attributed.total()))
         };
         let of_windows = self.windows.iter().map(|window| {
             let Labels { truth, attributed, right } = &window.labels;
-            (right.whole(), truth.whole().max(attributed.whole()))
+            (right.total(), truth.total().max(attributed.total()))
         });
-        let (right, whole) = of_windows
+        let (right, total) = of_windows
             .reduce(|sum, of| (sum.0 + of.0, sum.1 + of.1))
             .unwrap_or_else(|| matched(&drops_by_cause(truth), &attributed));
         let by_signature = |cause| {
@@ -170,10 +170,10 @@ impl Real {
             lost_by_random: attributed.of(Cause::Random),
             lost_by_outage: attributed.of(Cause::Outage),
             lost_inconclusive: attributed.of(Cause::Inconclusive),
-            attributed: share(right, whole),
+            attributed: share(right, total),
             virtual_goodput_bps: driven.map(|driven| driven.with),
             virtual_goodput_unaware_bps: driven.map(|driven| driven.without),
-            kept: KeptWindow::real(&self.windows),
+            kept: RecordedWindow::real(&self.windows),
             discriminators: std::collections::BTreeMap::new(),
         }
     }
@@ -319,12 +319,12 @@ mod tests {
         let real =
             Real { result: json!({ "ok": true }), events: vec![progress], counters: Value::Null, windows };
         let way = path_counters(&json!({ "sent": { "packets": 1_000 }, "received": { "packets": 1_000 } }));
-        let whole = real.session("bulk", "fixed", [&way, &way]);
-        let report = whole.diagnosis;
+        let complete_report = real.session("bulk", "fixed", [&way, &way]);
+        let report = complete_report.diagnosis;
         let windows = [report.windows_host, report.windows_inconclusive, report.windows_out_of_range];
         assert_eq!(windows, [3, 1, 1]);
         // The socket has dropped seven buffers.
-        assert_eq!(whole.data.drops.of(DropReason::SocketBuffer), 260);
+        assert_eq!(complete_report.data.drops.of(DropReason::SocketBuffer), 260);
         let attributed = report.kept.iter().map(|window| (window.cause(), window.by_signature().cause()));
         let (host, queue, none) = (Cause::ReceiverHost, Cause::Congestion, Cause::Inconclusive);
         let expected =

@@ -13,7 +13,7 @@ use crate::sim::real::{Labels, RealWindow};
 
 /// A transmission window with losses.
 #[derive(Debug, Serialize)]
-pub(crate) struct KeptWindow {
+pub(crate) struct RecordedWindow {
     pub loss_rate: f64,
     pub complexity: Option<f64>,
     pub success_proportion: Option<f64>,
@@ -49,12 +49,12 @@ pub(super) fn drops_by_cause(truth: &FlowTruth) -> CauseCounts {
 
 /// Returns whether nearly all were dropped by the receiving host (true) or by a queue (false).
 fn of_one_cause(dropped: &CauseCounts) -> Option<bool> {
-    let share = |cause| dropped.of(cause) as f64 / dropped.whole().max(1) as f64;
+    let share = |cause| dropped.of(cause) as f64 / dropped.total().max(1) as f64;
     let causes = [(Cause::ReceiverHost, true), (Cause::Congestion, false)];
     causes.into_iter().find(|(cause, _)| share(*cause) >= NEARLY_ALL).map(|(_, by_host)| by_host)
 }
 
-impl KeptWindow {
+impl RecordedWindow {
     pub(super) fn all(windows: &Windows, truth: &FlowTruth) -> Vec<Self> {
         let by_host = of_one_cause(&drops_by_cause(truth));
         let windows = windows.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,6 +138,6 @@ const LIMITS: [(&str, &str); 8] = [
 ];
 
 /// Whether a measure stands for this verdict.
-pub(super) fn names_limit(measure: &str, verdict: &str) -> bool {
+pub(super) fn is_limit(measure: &str, verdict: &str) -> bool {
     LIMITS.contains(&(measure, verdict))
 }

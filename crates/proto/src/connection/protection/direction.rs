@@ -16,12 +16,12 @@ use crate::connection::{ReplayWindow, Role};
 
 /// Key of a generation, and secret of the next.
 #[derive(Debug)]
-struct Live {
+struct ActiveKeys {
     key: PacketKey,
     next: Secret,
 }
 
-impl Live {
+impl ActiveKeys {
     fn new(secret: &Secret, cipher: Cipher) -> Self {
         Self { key: PacketKey::of(secret, cipher), next: next_secret(secret) }
     }
@@ -31,7 +31,7 @@ impl Live {
 type Origin = Option<Arc<ConnectionKeys>>;
 
 /// Derives the secret of a generation of the direction sent by `sender`.
-fn again(origin: &Origin, sender: fn(Role) -> Role, generation: u32) -> Option<Secret> {
+fn rederive(origin: &Origin, sender: fn(Role) -> Role, generation: u32) -> Option<Secret> {
     origin.as_ref().map(|keys| keys.secret_of(sender(keys.role), generation))
 }
 
@@ -41,7 +41,7 @@ pub struct Sealer {
     origin: Origin,
     cipher: Cipher,
     generation: u32,
-    live: Option<Box<Live>>,
+    live: Option<Box<ActiveKeys>>,
     /// Lowest packet number that may still be used.
     lowest_unused: u64,
 }
@@ -49,21 +49,21 @@ pub struct Sealer {
 impl Sealer {
     /// Creates a sealer from the direction's first secret. Used keys are dropped.
     pub fn new(first: impl Into<Secret>, cipher: Cipher) -> Self {
-        let live = Some(Box::new(Live::new(&first.into(), cipher)));
+        let live = Some(Box::new(ActiveKeys::new(&first.into(), cipher)));
         Self { origin: None, cipher, generation: 0, live, lowest_unused: 0 }
     }
 
     fn advance_to(&mut self, generation: u32) {
         while self.generation < generation {
-            self.live = self.live.take().map(|live| Box::new(Live::new(&live.next, self.cipher)));
+            self.live = self.live.take().map(|live| Box::new(ActiveKeys::new(&live.next, self.cipher)));
             self.generation += 1;
         }
     }
 
-    fn live(&mut self) -> &Live {
-        let again = || again(&self.origin, |ours| ours, self.generation);
-        let again = || again().expect("only keys that can be made again are dropped");
-        self.live.get_or_insert_with(|| Box::new(Live::new(&again(), self.cipher)))
+    fn live(&mut self) -> &ActiveKeys {
+        let rederive = || rederive(&self.origin, |ours| ours, self.generation);
+        let rederive = || rederive().expect("only keys that can be made again are dropped");
+        self.live.get_or_insert_with(|| Box::new(ActiveKeys::new(&rederive(), self.cipher)))
     }
 }
 
@@ -98,10 +98,10 @@ pub struct Opener {
     cipher: Cipher,
     generation: u32,
     previous: Option<Box<PacketKey>>,
-    live: Option<Box<Live>>,
+    live: Option<Box<ActiveKeys>>,
     /// Derived for the first packet that claims to be of the next generation, and kept: forged packets cause
     /// no further derivations.
-    next: Option<Box<Live>>,
+    next: Option<Box<ActiveKeys>>,
     /// Accepts each packet number once; used by connections, whose stacks may not check that.
     window: ReplayWindow,
 }
@@ -109,12 +109,13 @@ pub struct Opener {
 impl Opener {
     /// As [`Sealer::new`], from the same secret at the other end.
     pub fn new(first: impl Into<Secret>, cipher: Cipher) -> Self {
-        let (live, window) = (Some(Box::new(Live::new(&first.into(), cipher))), ReplayWindow::default());
+        let (live, window) =
+            (Some(Box::new(ActiveKeys::new(&first.into(), cipher))), ReplayWindow::default());
         Self { origin: None, cipher, generation: 0, previous: None, live, next: None, window }
     }
 
-    fn again(&self, generation: u32) -> Option<Secret> {
-        again(&self.origin, Role::peer, generation)
+    fn rederive(&self, generation: u32) -> Option<Secret> {
+        rederive(&self.origin, Role::peer, generation)
     }
 
     fn open_once(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
@@ -130,7 +131,7 @@ impl Opener {
         } else if generation + 1 == self.generation {
             if self.previous.is_none() {
                 self.previous =
-                    self.again(generation).map(|secret| Box::new(PacketKey::of(&secret, self.cipher)));
+                    self.rederive(generation).map(|secret| Box::new(PacketKey::of(&secret, self.cipher)));
             }
             self.previous.as_ref().ok_or(Unauthentic)?.open(packet, header_len, pn)
         } else {
@@ -138,17 +139,18 @@ impl Opener {
         }
     }
 
-    fn live(&mut self) -> Result<&Live, Unauthentic> {
+    fn live(&mut self) -> Result<&ActiveKeys, Unauthentic> {
         if self.live.is_none() {
-            self.live = self.again(self.generation).map(|secret| Box::new(Live::new(&secret, self.cipher)));
+            self.live =
+                self.rederive(self.generation).map(|secret| Box::new(ActiveKeys::new(&secret, self.cipher)));
         }
         self.live.as_deref().ok_or(Unauthentic)
     }
 
-    fn next(&mut self) -> Result<&Live, Unauthentic> {
+    fn next(&mut self) -> Result<&ActiveKeys, Unauthentic> {
         if self.next.is_none() {
             let cipher = self.cipher;
-            self.next = Some(Box::new(Live::new(&self.live()?.next, cipher)));
+            self.next = Some(Box::new(ActiveKeys::new(&self.live()?.next, cipher)));
         }
         self.next.as_deref().ok_or(Unauthentic)
     }

@@ -35,8 +35,8 @@ impl ResumptionSecret {
 
 /// Returns the number of a challenge. It is derived from a key of this end and the challenge's purpose, so
 /// that no state is kept for an address that is not validated.
-pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
-    let hash = blake3::keyed_hash(key, what.as_bytes());
+pub(crate) fn challenge_number(key: &[u8; 32], context: &str) -> u32 {
+    let hash = blake3::keyed_hash(key, context.as_bytes());
     let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
     u32::from_be_bytes(*first)
 }
@@ -75,16 +75,16 @@ impl FrameKeys {
 
     /// Whether the frame was sent by the peer of this connection.
     pub fn verifies(&self, frame: &ControlFrame) -> bool {
-        frame.id == self.id && self.is_theirs(&frame.authenticated(), &frame.mac)
+        frame.id == self.id && self.is_from_peer(&frame.authenticated(), &frame.mac)
     }
 
     /// Whether the initial header was sent by the peer of this connection.
     pub fn verifies_initial(&self, header: &InitialHeader) -> bool {
-        header.id == self.id && self.is_theirs(&InitialHeader::authenticated(&header.id), &header.mac)
+        header.id == self.id && self.is_from_peer(&InitialHeader::authenticated(&header.id), &header.mac)
     }
 
     /// Whether the code is correct; compares in constant time.
-    fn is_theirs(&self, bytes: &[u8], code: &[u8; FRAME_MAC_LEN]) -> bool {
+    fn is_from_peer(&self, bytes: &[u8], code: &[u8; FRAME_MAC_LEN]) -> bool {
         aws_lc_rs::constant_time::verify_slices_are_equal(&mac(&self.theirs, bytes), code).is_ok()
     }
 }
@@ -309,21 +309,21 @@ mod tests {
         slot
     }
 
-    fn carry(data: &mut [u8], stride: usize, to: &mut Stack, now: Time) {
+    fn deliver(data: &mut [u8], stride: usize, to: &mut Stack, now: Time) {
         let (path, ecn) = (PathId::default(), Ecn::NotEct);
         to.on_receive(now, &mut Received { data, stride, arrival: None, path, ecn, socket_drops: None });
     }
 
     /// Both ends just before the first packet of the new recipe.
-    fn about_to_change() -> [Stack; 2] {
+    fn before_change() -> [Stack; 2] {
         let recipe = Recipe::new("x").with("fixed_size").with("transport_driver").with("seal");
         let mut ends = stacks(&recipe);
         ends[0].reconfigure(Time::ZERO, &recipe.with("sequenced_segment")).unwrap();
         // PROPOSE and READY.
         for (from, to) in [(0, 1), (1, 0)] {
-            let mut said = sent(&mut ends[from], Time::ZERO);
-            let len = said.len();
-            carry(&mut said, len, &mut ends[to], Time::ZERO);
+            let mut packets = sent(&mut ends[from], Time::ZERO);
+            let len = packets.len();
+            deliver(&mut packets, len, &mut ends[to], Time::ZERO);
         }
         assert_eq!(ends.each_ref().map(|end| end.recipe().has("sequenced_segment")), [true, false]);
         ends
@@ -331,35 +331,35 @@ mod tests {
 
     #[test]
     fn the_first_packet_of_a_new_recipe_is_not_lost() {
-        let [mut client, mut server] = about_to_change();
+        let [mut client, mut server] = before_change();
         client.send(Time::ZERO, b"first of the new", SendOptions::default()).unwrap();
         let commit = sent(&mut client, Time::ZERO);
         let mut data = sent(&mut client, Time::ZERO);
         assert!(commit.len() < data.len());
         let len = data.len();
-        carry(&mut data, len, &mut server, Time::ZERO);
+        deliver(&mut data, len, &mut server, Time::ZERO);
         assert_eq!(server.recv().unwrap().1.to_vec(), b"first of the new");
         assert_eq!(server.stats().unauthentic, 0);
     }
 
     #[test]
     fn packets_of_old_and_new_recipe_can_interleave() {
-        let [mut client, mut server] = about_to_change();
+        let [mut client, mut server] = before_change();
         let later = Time::ZERO + Span::from_secs(1);
         let mut run = sent(&mut client, Time::ZERO);
         let stride = run.len();
         run.extend(sent(&mut client, later));
         assert_eq!(run.len(), 2 * stride);
         // A stranger's packet before them changes nothing.
-        let mut strange = run.clone();
-        strange[stride - 1] ^= 1;
-        carry(&mut strange[..stride], stride, &mut server, later);
+        let mut other_run = run.clone();
+        other_run[stride - 1] ^= 1;
+        deliver(&mut other_run[..stride], stride, &mut server, later);
         assert!(!server.recipe().has("sequenced_segment") && server.stats().unauthentic == 1);
-        carry(&mut run, stride, &mut server, later);
+        deliver(&mut run, stride, &mut server, later);
         assert!(server.recipe().has("sequenced_segment"));
         let mut done = sent(&mut server, later);
         let stride = done.len();
-        carry(&mut done, stride, &mut client, later);
+        deliver(&mut done, stride, &mut client, later);
         assert_eq!(client.poll_event(), Some(StackEvent::Reconfigured));
         assert_eq!(server.stats().unauthentic, 1);
     }

@@ -25,7 +25,7 @@ pub(super) struct LossRule {
     /// Runs of losses among them.
     runs: f64,
     /// Loss rate that a trial has confirmed as the path's own.
-    shown: f64,
+    confirmed: f64,
     /// Counts since the last round after which nothing suggested a higher loss rate, and the evidence for it
     /// since then: the logarithm of a likelihood ratio.
     excess: LossCounts,
@@ -49,9 +49,9 @@ const MEMORY_PACKETS: f64 = 500.0;
 const MEMORY_ROUNDS: f64 = 4.0;
 
 /// Maximum excess of the base over the rate confirmed by a trial. Our choice.
-const NOT_SHOWN: f64 = 0.01;
+const UNCONFIRMED: f64 = 0.01;
 /// A path with more losses than before loses this factor more, plus [`LossRule::threshold`]. Our choice.
-const MORE: f64 = 1.5;
+const EXCESS_FACTOR: f64 = 1.5;
 /// Sufficient evidence for that, as a logarithm: 1 in 150 by chance. Our choice.
 const MIN_EVIDENCE: f64 = 5.0;
 
@@ -91,7 +91,7 @@ impl LossRule {
             packets: 0.0,
             lost: 0.0,
             runs: 0.0,
-            shown: 0.0,
+            confirmed: 0.0,
             excess: LossCounts::default(),
             evidence: 0.0,
         }
@@ -103,10 +103,10 @@ impl LossRule {
 
     /// Returns the path's own loss rate.
     pub(super) fn base(&self) -> f64 {
-        self.learnt().min(self.shown + NOT_SHOWN).min(self.tolerates)
+        self.learned_rate().min(self.confirmed + UNCONFIRMED).min(self.tolerates)
     }
 
-    fn learnt(&self) -> f64 {
+    fn learned_rate(&self) -> f64 {
         self.lost / self.packets.max(1.0)
     }
 
@@ -119,52 +119,52 @@ impl LossRule {
     }
 
     /// Returns the share of a round trip's packets that were lost by the path itself.
-    pub(super) fn own_share(&self, told: LossCounts) -> f64 {
-        self.base().min(told.loss_rate())
+    pub(super) fn base_loss_rate(&self, counts: LossCounts) -> f64 {
+        self.base().min(counts.loss_rate())
     }
 
     /// Whether too much was lost in a round trip while probing (the draft's `IsInflightTooHigh`).
-    pub(super) fn is_too_high(&self, told: LossCounts) -> bool {
-        let limit = told.packets as f64 * self.threshold;
+    pub(super) fn is_too_high(&self, counts: LossCounts) -> bool {
+        let limit = counts.packets as f64 * self.threshold;
         if self.tolerates == 0.0 {
-            return (told.lost + told.marked) as f64 > limit;
+            return (counts.lost + counts.marked) as f64 > limit;
         }
-        told.marked as f64 > limit || told.exceeds(self.base() + self.threshold)
+        counts.marked as f64 > limit || counts.exceeds(self.base() + self.threshold)
     }
 
     /// Whether a round without probing shows congestion. RFC 9002, section 7.1: marks count as losses.
-    pub(super) fn is_congestion(&self, told: LossCounts, is_queued: bool) -> bool {
-        if self.tolerates == 0.0 || told.marked > 0 {
-            return told.lost + told.marked > 0;
+    pub(super) fn is_congestion(&self, counts: LossCounts, is_queued: bool) -> bool {
+        if self.tolerates == 0.0 || counts.marked > 0 {
+            return counts.lost + counts.marked > 0;
         }
-        told.exceeds(self.tolerates) || (is_queued && told.exceeds(self.base()))
+        counts.exceeds(self.tolerates) || (is_queued && counts.exceeds(self.base()))
     }
 
     /// Whether the losses show that Startup has filled the path.
-    pub(super) fn ends_startup(&self, told: LossCounts, is_queued: bool) -> bool {
-        let is_tolerated = self.tolerates > 0.0 && !is_queued && !told.exceeds(self.tolerates);
-        self.is_too_high(told) && (!is_tolerated || told.marked > 0)
+    pub(super) fn ends_startup(&self, counts: LossCounts, is_queued: bool) -> bool {
+        let is_tolerated = self.tolerates > 0.0 && !is_queued && !counts.exceeds(self.tolerates);
+        self.is_too_high(counts) && (!is_tolerated || counts.marked > 0)
     }
 
     /// Learns from a round without a queue and without probing. Returns whether the path loses more than
     /// before: Page's cumulative sum test (Biometrika 41, 1954) of two Poisson processes. A round above the
     /// tolerated loss rate shows congestion or an outage, and says nothing about the path's own losses.
-    pub(super) fn learn(&mut self, told: LossCounts) -> bool {
-        if told.exceeds(self.tolerates) {
+    pub(super) fn learn(&mut self, counts: LossCounts) -> bool {
+        if counts.exceeds(self.tolerates) {
             self.forget_excess();
             return false;
         }
-        let packets = told.packets as f64;
+        let packets = counts.packets as f64;
         let memory = MEMORY_PACKETS.max(MEMORY_ROUNDS * packets);
         let kept = memory / (memory + packets);
         self.packets = self.packets * kept + packets;
-        self.lost = self.lost * kept + told.lost as f64;
-        self.runs = self.runs * kept + told.runs as f64;
-        self.shown = self.shown.min(self.learnt() + NOT_SHOWN);
-        let usual = self.shown + NOT_SHOWN;
-        let more = usual * MORE + self.threshold;
-        self.excess = self.excess.and(told);
-        self.evidence += told.lost as f64 * (more / usual).ln() - packets * (more - usual);
+        self.lost = self.lost * kept + counts.lost as f64;
+        self.runs = self.runs * kept + counts.runs as f64;
+        self.confirmed = self.confirmed.min(self.learned_rate() + UNCONFIRMED);
+        let usual = self.confirmed + UNCONFIRMED;
+        let more = usual * EXCESS_FACTOR + self.threshold;
+        self.excess = self.excess.and(counts);
+        self.evidence += counts.lost as f64 * (more / usual).ln() - packets * (more - usual);
         if self.evidence <= 0.0 {
             self.forget_excess();
         }
@@ -180,16 +180,17 @@ impl LossRule {
     }
 
     /// A trial has lost as much: the losses are the path's own.
-    pub(super) fn confirm(&mut self, told: LossCounts) {
-        self.learn(told);
-        self.shown = self.learnt().max(told.loss_rate());
+    pub(super) fn confirm(&mut self, counts: LossCounts) {
+        self.learn(counts);
+        self.confirmed = self.learned_rate().max(counts.loss_rate());
         self.forget_excess();
     }
 
     /// A trial has lost much less: the sender's rate caused the earlier losses.
-    pub(super) fn refute(&mut self, told: LossCounts) {
-        (self.packets, self.lost, self.runs) = (told.packets as f64, told.lost as f64, told.runs as f64);
-        self.shown = self.shown.min(self.learnt());
+    pub(super) fn refute(&mut self, counts: LossCounts) {
+        (self.packets, self.lost, self.runs) =
+            (counts.packets as f64, counts.lost as f64, counts.runs as f64);
+        self.confirmed = self.confirmed.min(self.learned_rate());
         self.forget_excess();
     }
 }
@@ -198,7 +199,7 @@ impl LossRule {
 mod tests {
     use super::*;
 
-    fn told(lost: u64, packets: u64) -> LossCounts {
+    fn counts(lost: u64, packets: u64) -> LossCounts {
         LossCounts { lost, marked: 0, packets, runs: lost }
     }
 
@@ -209,36 +210,40 @@ mod tests {
     #[test]
     fn losses_above_the_paths_own_rate_are_congestion() {
         let mut rule = rule();
-        assert!(rule.is_too_high(told(150, 1_000)), "not known yet");
-        rule.confirm(told(150, 1_000));
-        (0..20).for_each(|_| assert!(!rule.learn(told(150, 1_000))));
+        assert!(rule.is_too_high(counts(150, 1_000)), "not known yet");
+        rule.confirm(counts(150, 1_000));
+        (0..20).for_each(|_| assert!(!rule.learn(counts(150, 1_000))));
         assert!((rule.base() - 0.15).abs() < 1e-9, "{}", rule.base());
-        assert!(!rule.is_too_high(told(170, 1_000)) && rule.is_too_high(told(230, 1_000)));
-        assert!(!rule.is_congestion(told(170, 1_000), true) && rule.is_congestion(told(230, 1_000), true));
-        assert!(!rule.is_congestion(told(230, 1_000), false) && rule.is_congestion(told(300, 1_000), false));
+        assert!(!rule.is_too_high(counts(170, 1_000)) && rule.is_too_high(counts(230, 1_000)));
+        assert!(
+            !rule.is_congestion(counts(170, 1_000), true) && rule.is_congestion(counts(230, 1_000), true)
+        );
+        assert!(
+            !rule.is_congestion(counts(230, 1_000), false) && rule.is_congestion(counts(300, 1_000), false)
+        );
     }
 
     #[test]
     fn the_drafts_rule_counts_any_loss() {
         let mut rule = LossRule::new(0.02, 0.0);
-        rule.confirm(told(150, 1_000));
+        rule.confirm(counts(150, 1_000));
         assert!(rule.base() < 1e-12, "{}", rule.base());
-        assert!(rule.is_congestion(told(1, 1_000), false) && !rule.is_congestion(told(0, 1_000), true));
-        assert!(rule.is_too_high(told(21, 1_000)) && !rule.is_too_high(told(20, 1_000)));
-        assert!(rule.ends_startup(told(21, 1_000), false));
+        assert!(rule.is_congestion(counts(1, 1_000), false) && !rule.is_congestion(counts(0, 1_000), true));
+        assert!(rule.is_too_high(counts(21, 1_000)) && !rule.is_too_high(counts(20, 1_000)));
+        assert!(rule.ends_startup(counts(21, 1_000), false));
     }
 
     #[test]
     fn startup_ends_on_losses_with_a_queue_or_on_very_many_losses() {
         let rule = rule();
-        assert!(rule.ends_startup(told(100, 1_000), true) && !rule.ends_startup(told(100, 1_000), false));
-        assert!(rule.ends_startup(told(400, 1_000), false) && !rule.ends_startup(told(5, 1_000), true));
+        assert!(rule.ends_startup(counts(100, 1_000), true) && !rule.ends_startup(counts(100, 1_000), false));
+        assert!(rule.ends_startup(counts(400, 1_000), false) && !rule.ends_startup(counts(5, 1_000), true));
     }
 
     #[test]
     fn marks_are_never_the_paths_own() {
         let rule = rule();
-        let marked = |marked| LossCounts { marked, ..told(0, 1_000) };
+        let marked = |marked| LossCounts { marked, ..counts(0, 1_000) };
         assert!(rule.is_congestion(marked(1), false) && rule.is_too_high(marked(21)));
         assert!(!rule.is_too_high(marked(20)) && rule.ends_startup(marked(21), false));
     }
@@ -246,33 +251,33 @@ mod tests {
     #[test]
     fn losses_are_the_paths_own_only_if_a_trial_confirms_them() {
         let mut rule = rule();
-        assert!(rule.learn(told(200, 1_000)) && rule.base() <= NOT_SHOWN, "{rule:?}");
+        assert!(rule.learn(counts(200, 1_000)) && rule.base() <= UNCONFIRMED, "{rule:?}");
         assert!((rule.present().0 - 0.2).abs() < 1e-9, "{rule:?}");
-        rule.refute(told(0, 300));
+        rule.refute(counts(0, 300));
         assert!(rule.base() < 1e-12 && rule.present().0 < 1e-12, "{rule:?}");
-        assert!(rule.learn(told(200, 1_000)), "{rule:?}");
-        rule.confirm(told(60, 300));
-        assert!(rule.base() > 0.15 && !rule.learn(told(200, 1_000)), "{rule:?}");
-        (0..100).for_each(|_| assert!(!rule.learn(told(0, 1_000))));
+        assert!(rule.learn(counts(200, 1_000)), "{rule:?}");
+        rule.confirm(counts(60, 300));
+        assert!(rule.base() > 0.15 && !rule.learn(counts(200, 1_000)), "{rule:?}");
+        (0..100).for_each(|_| assert!(!rule.learn(counts(0, 1_000))));
         assert!(rule.base() < 0.001, "{rule:?}");
-        assert!(rule.learn(told(200, 1_000)), "it has lost nothing for long: {rule:?}");
+        assert!(rule.learn(counts(200, 1_000)), "it has lost nothing for long: {rule:?}");
     }
 
     #[test]
     fn losses_of_one_run_are_one_event() {
         let mut rule = rule();
-        assert!(!rule.learn(LossCounts { runs: 2, ..told(60, 1_000) }), "{rule:?}");
-        assert!(rule.learn(told(60, 1_000)), "{rule:?}");
+        assert!(!rule.learn(LossCounts { runs: 2, ..counts(60, 1_000) }), "{rule:?}");
+        assert!(rule.learn(counts(60, 1_000)), "{rule:?}");
     }
 
     #[test]
     fn the_drafts_rule_needs_no_trial() {
-        assert!(!LossRule::new(0.02, 0.0).learn(told(200, 1_000)));
+        assert!(!LossRule::new(0.02, 0.0).learn(counts(200, 1_000)));
     }
 
     #[test]
     fn a_few_packets_are_no_evidence() {
         let rule = rule();
-        assert!(!rule.is_too_high(told(2, 30)) && rule.is_too_high(told(4, 30)));
+        assert!(!rule.is_too_high(counts(2, 30)) && rule.is_too_high(counts(4, 30)));
     }
 }

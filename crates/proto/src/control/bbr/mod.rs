@@ -84,7 +84,7 @@ const MIN_PIPE: u64 = 4;
 /// buffer may not hold them. Our choice: a queue of five packets at 100 Mbit/s lost 29 % of the default
 /// bursts.
 const BURST_LOSS: f64 = 0.02;
-const SHORT_BURSTS_FOR: Span = Span::from_secs(60);
+const SHORT_BURSTS_DURATION: Span = Span::from_secs(60);
 /// The draft's `BBRStartupFullLossCnt`: runs of losses in a round.
 const STARTUP_LOSS_RUNS: u64 = 6;
 /// Startup also ends when this many reports in a row show a queue on the forward path. The draft has no such
@@ -133,7 +133,7 @@ pub(super) struct Bbr {
     /// Detects a round-trip time that grew in one step, unlike one due to a queue.
     longer_path: LongerPath,
     /// No extra probe of the round trip before this.
-    no_raise_until: Time,
+    raise_blocked_until: Time,
     pacing: Rate,
     /// Highest pacing rate of this and the previous round.
     paced: TwoSlotMax<Rate>,
@@ -175,7 +175,7 @@ impl Bbr {
             queued_samples: 0,
             rtt_probe: RttProbe::default(),
             longer_path: LongerPath::default(),
-            no_raise_until: Time::ZERO,
+            raise_blocked_until: Time::ZERO,
             pacing: MIN_RATE,
             paced: TwoSlotMax::default(),
             window: initial_window,
@@ -231,15 +231,15 @@ impl Bbr {
 
     /// The draft's `InflightWithHeadroom`.
     fn with_headroom(&self) -> Option<u64> {
-        let left = |bound: u64| {
+        let reduce = |bound: u64| {
             let headroom = ((bound as f64 * self.settings.headroom) as u64).max(self.datagram);
             bound.saturating_sub(headroom).max(self.min_pipe())
         };
-        self.long_term.map(left)
+        self.long_term.map(reduce)
     }
 
     fn burst(&self) -> u64 {
-        let is_short = self.pauses.heard_at < self.short_bursts_until;
+        let is_short = self.pauses.feedback_at < self.short_bursts_until;
         if is_short { short_burst_for(self.pacing) } else { burst_for(self.pacing) }
     }
 
@@ -262,7 +262,7 @@ impl Bbr {
         self.app_limited = sample.app_limited;
         self.next_pn = sample.next_pn;
         let gap =
-            sample.now.since(std::mem::replace(&mut self.pauses.heard_at, sample.now)).min(MAX_INTERVAL);
+            sample.now.since(std::mem::replace(&mut self.pauses.feedback_at, sample.now)).min(MAX_INTERVAL);
         self.interval = ((self.interval * 7 + gap) / 8).max(sample.report_interval);
         if sample.acked_packets > 0 && std::mem::take(&mut self.pauses.in_outage) {
             (self.pauses.ignore_below, self.policer.steady_pn, self.policer.trial) =
@@ -298,7 +298,7 @@ impl Bbr {
         if arrived > Rate::ZERO {
             self.policer.arrival_rate = Some(arrived);
         }
-        let sent = arrived.mul_f64(1.0 / (1.0 - self.loss.own_share(self.since(mark))));
+        let sent = arrived.mul_f64(1.0 / (1.0 - self.loss.base_loss_rate(self.since(mark))));
         let rate = sent.min(self.paced.get().mul_f64(CATCH_UP));
         self.rounds.latest = (self.rounds.latest.0.max(rate), self.rounds.latest.1.max(volume));
         if rate > Rate::ZERO && (!sample.app_limited || rate >= self.max_bandwidth.get()) {
@@ -317,22 +317,22 @@ impl Bbr {
         self.cycle.on_round();
         self.rounds.count = self.rounds.count.wrapping_add(1);
         let serialization = self.serialization();
-        self.round_trip.on_round(self.pauses.heard_at, serialization, self.settings.rtt_rise);
+        self.round_trip.on_round(self.pauses.feedback_at, serialization, self.settings.rtt_rise);
         let is_queued = self.round_trip.is_queued(serialization);
-        let told = std::mem::take(&mut self.rounds.totals);
-        let packets = told.acked.saturating_add(told.lost);
-        let judged = LossCounts { lost: told.lost, marked: told.marked, packets, runs: told.runs };
+        let totals = std::mem::take(&mut self.rounds.totals);
+        let packets = totals.acked.saturating_add(totals.lost);
+        let counts = LossCounts { lost: totals.lost, marked: totals.marked, packets, runs: totals.runs };
         self.rounds.last = std::mem::take(&mut self.rounds.latest);
-        if !is_queued && judged.exceeds(BURST_LOSS) {
-            self.short_bursts_until = self.pauses.heard_at + SHORT_BURSTS_FOR;
+        if !is_queued && counts.exceeds(BURST_LOSS) {
+            self.short_bursts_until = self.pauses.feedback_at + SHORT_BURSTS_DURATION;
         }
         if self.phase.is_probing() {
-            self.judge_startup(judged, told.runs, is_queued);
+            self.check_startup_losses(counts, totals.runs, is_queued);
         } else {
-            self.bound_short_term(judged, is_queued);
-            let steady = LossCounts { packets, ..told.steady };
+            self.set_short_term_bounds(counts, is_queued);
+            let steady = LossCounts { packets, ..totals.steady };
             let has_queue = is_queued || self.round_trip.has_standing_queue();
-            self.judge_losses(steady, !has_queue && self.is_filled && self.cycle.is_clean());
+            self.check_losses(steady, !has_queue && self.is_filled && self.cycle.is_clean());
         }
         if !self.app_limited && self.rounds.last.0 > Rate::ZERO {
             self.plateau.on_round(self.rounds.last.0);
@@ -345,8 +345,8 @@ impl Bbr {
 
     /// The draft's `AdaptLowerBoundsFromCongestion`, but a round without congestion and queue lifts the
     /// bounds.
-    fn bound_short_term(&mut self, judged: LossCounts, is_queued: bool) {
-        if !self.loss.is_congestion(judged, is_queued) {
+    fn set_short_term_bounds(&mut self, counts: LossCounts, is_queued: bool) {
+        if !self.loss.is_congestion(counts, is_queued) {
             if !is_queued {
                 self.short_term = ShortTerm::default();
             }
@@ -361,10 +361,10 @@ impl Bbr {
     }
 
     /// The draft's `CheckStartupHighLoss`.
-    fn judge_startup(&mut self, judged: LossCounts, runs: u64, is_queued: bool) {
-        let is_most = judged.lost >= STARTUP_LOSS_RUNS && 4 * judged.lost > judged.packets;
-        let is_loud = runs >= STARTUP_LOSS_RUNS || is_most || judged.marked > 0;
-        if self.phase == Phase::Startup && is_loud && self.loss.ends_startup(judged, is_queued) {
+    fn check_startup_losses(&mut self, counts: LossCounts, runs: u64, is_queued: bool) {
+        let is_majority = counts.lost >= STARTUP_LOSS_RUNS && 4 * counts.lost > counts.packets;
+        let is_significant = runs >= STARTUP_LOSS_RUNS || is_majority || counts.marked > 0;
+        if self.phase == Phase::Startup && is_significant && self.loss.ends_startup(counts, is_queued) {
             self.is_filled = true;
             self.long_term = Some(self.target(1.0).max(self.rounds.last.1));
         }
@@ -421,9 +421,9 @@ impl Bbr {
         // In Startup the bandwidth grows, and a volume above the last estimate is not aggregation.
         let extra = if self.is_filled { self.aggregation.extra() } else { 0 };
         let at_once = volume(bandwidth, 1.0, self.interval).max(extra);
-        let wanted = volume(bandwidth, gain, self.min_rtt()) + at_once;
+        let target = volume(bandwidth, gain, self.min_rtt()) + at_once;
         let more = if self.phase == Phase::Up { 2 * self.datagram } else { 0 };
-        wanted.max(burst_for(self.pacing)).max(self.min_pipe()) + more
+        target.max(burst_for(self.pacing)).max(self.min_pipe()) + more
     }
 
     /// Whether Startup's window may grow beyond the model's.
@@ -437,11 +437,11 @@ impl Bbr {
     fn set_window(&mut self, sample: &FeedbackSample<'_>) {
         let acked = sample.acked_packets.saturating_mul(self.datagram);
         let most = self.max_in_flight();
-        let is_young = self.counts.delivered.saturating_mul(self.datagram) < self.settings.initial_window;
+        let is_starting = self.counts.delivered.saturating_mul(self.datagram) < self.settings.initial_window;
         let grown = self.window.saturating_add(acked);
         if self.is_filled {
             self.window = grown.min(most);
-        } else if self.window < most || is_young || self.is_slow_start(sample.rtt.latest()) {
+        } else if self.window < most || is_starting || self.is_slow_start(sample.rtt.latest()) {
             self.window = grown;
         }
         let cap = match self.phase {

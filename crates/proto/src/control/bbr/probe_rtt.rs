@@ -9,17 +9,17 @@ use super::state::{Acks, RttProbe};
 use crate::control::FeedbackSample;
 
 /// The draft's `ProbeRTTDuration`.
-const PROBE_RTT_LASTS: Span = Span::from_millis(200);
+const PROBE_RTT_DURATION: Span = Span::from_millis(200);
 /// Gain of an extra probe, which only has to show whether a queue drains: three quarters of the delivery rate
 /// leave none, and cost less throughput than half. Our choices: with 0.9, a CUBIC flow gets less than a fifth
 /// beside this one (`neighbours`).
 const RAISED_GAIN: f64 = 0.75;
-const RAISED_LASTS: Span = Span::from_millis(100);
+const RAISED_PROBE_DURATION: Span = Span::from_millis(100);
 /// On a longer path, the round-trip time stays as it was with less in flight, up to this fraction of it plus
 /// a packet. What this flow removes from a queue shared by several shortens it, and what others add lengthens
 /// it. Our choice: on paths that became longer by 50 and 60 ms, probes found a difference below 1 ms, except
 /// for one (1.4 ms).
-const SAME: u64 = 64;
+const SAME_RTT_DIVISOR: u64 = 64;
 /// Round trips after which the window is full again and a whole round has been measured.
 const REFILLED: u64 = 3;
 /// From this factor on, a longer round-trip time belongs to another path; a smaller rise can be a queue of
@@ -54,12 +54,12 @@ impl Bbr {
             Phase::Down => self.is_window_full(),
             _ => false,
         };
-        let is_excused = !expects_none || !self.cycle.is_clean();
-        if is_excused && !(self.phase.is_probe_bw() && self.exceeds_own_queue()) {
+        let is_exempt = !expects_none || !self.cycle.is_clean();
+        if is_exempt && !(self.phase.is_probe_bw() && self.exceeds_own_queue()) {
             self.round_trip.excuse();
         }
         // A recent probe explains the round-trip time, unless it has grown far beyond what it was then.
-        let is_probed = now < self.no_raise_until && {
+        let is_probed = now < self.raise_blocked_until && {
             let explained = self.rtt_probe.raised.map_or(Span::MAX, |(before, _)| before * LONGER);
             self.round_trip.last_round().least <= explained
         };
@@ -94,7 +94,7 @@ impl Bbr {
         let rtt = sample.rtt.latest().max(Span::from_micros(1));
         let fits = self.in_flight <= self.probe_rtt_window();
         let RttProbe { drained, round_done, raised } = &mut self.rtt_probe;
-        let lasts = if raised.is_some() { RAISED_LASTS } else { PROBE_RTT_LASTS };
+        let duration = if raised.is_some() { RAISED_PROBE_DURATION } else { PROBE_RTT_DURATION };
         match drained {
             None if fits => {
                 *drained = Some((sample.now, rtt));
@@ -104,7 +104,7 @@ impl Bbr {
             Some((since, least)) => {
                 *least = rtt.min(*least);
                 *round_done |= is_round;
-                if *round_done && sample.now >= *since + lasts {
+                if *round_done && sample.now >= *since + duration {
                     let least = *least;
                     self.leave_probe_rtt(sample.now, least);
                 }
@@ -117,10 +117,10 @@ impl Bbr {
         self.round_trip.on_probed(now);
         self.window = self.window.max(self.prior_window);
         self.short_term = ShortTerm::default();
-        let is_other_path = self.judge_raised(now, found);
+        let is_new_path = self.check_raised(now, found);
         if !self.is_filled {
             self.phase = Phase::Startup;
-        } else if is_other_path {
+        } else if is_new_path {
             // The new path may have more capacity, too.
             self.enter_refill();
         } else {
@@ -129,9 +129,9 @@ impl Bbr {
     }
 
     /// Judges an extra probe: returns true if the path has changed.
-    fn judge_raised(&mut self, now: Time, found: Span) -> bool {
+    fn check_raised(&mut self, now: Time, found: Span) -> bool {
         let Some((before, delivered)) = self.rtt_probe.raised else { return false };
-        self.no_raise_until = now + self.cycle.least_wait();
+        self.raise_blocked_until = now + self.cycle.least_wait();
         let least = self.min_rtt();
         let (stayed, rise) = (found.saturating_sub(least), before.saturating_sub(least));
         if stayed <= rise / 2 {
@@ -140,10 +140,10 @@ impl Bbr {
             }
             return false;
         }
-        if !self.is_same(before, found) {
+        if !self.is_same_rtt(before, found) {
             if found > before {
                 // The path became longer during the probe: another probe shows whether it stays.
-                self.no_raise_until = now + found * REFILLED;
+                self.raise_blocked_until = now + found * REFILLED;
             }
             // An earlier queue may have drained meanwhile.
             if self.longer_path.may_have_doubled() {
@@ -153,11 +153,11 @@ impl Bbr {
         }
         self.round_trip.adopt(now, found);
         self.long_term = None;
-        let is_other_path = found > least * LONGER;
-        if is_other_path {
+        let is_new_path = found > least * LONGER;
+        if is_new_path {
             self.keep_bandwidth();
         }
-        is_other_path
+        is_new_path
     }
 
     /// Samples since the path became longer were limited by the shorter path's window: they must not displace
@@ -167,9 +167,9 @@ impl Bbr {
     }
 
     /// Whether a probe has not changed the round-trip time.
-    fn is_same(&self, before: Span, found: Span) -> bool {
+    fn is_same_rtt(&self, before: Span, found: Span) -> bool {
         let change = found.max(before).saturating_sub(found.min(before));
-        change <= found / SAME + self.bandwidth().time_for(self.datagram)
+        change <= found / SAME_RTT_DIVISOR + self.bandwidth().time_for(self.datagram)
     }
 
     /// Resumes the cycle of bandwidth probes.

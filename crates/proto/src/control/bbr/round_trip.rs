@@ -22,7 +22,7 @@ const RAISED_ROUNDS: u32 = 2;
 /// Time for which every round must be longer. Our choice: if the capacity falls for a moment, the queue is
 /// gone when it returns. On paths that vary in steps of 0.5 s and 20 ms, the law gets 0.82 of what TCP's BBR
 /// gets (0.69 with 0.2 s).
-const RAISED_FOR: Span = Span::from_millis(400);
+const RAISED_DURATION: Span = Span::from_millis(400);
 
 /// Minimum number of samples that show the variation of round-trip times. Our choice.
 const MIN_SAMPLES: f64 = 20.0;
@@ -38,8 +38,8 @@ pub(super) struct RoundTrip {
     probed_at: Time,
     interval: Span,
     /// Current round: minimum, maximum, sum in seconds, number of samples.
-    round_least: Span,
-    round_most: Span,
+    round_min: Span,
+    round_max: Span,
     round_sum: f64,
     round_samples: f64,
     /// The previous round.
@@ -48,7 +48,7 @@ pub(super) struct RoundTrip {
     earlier: (Span, f64),
     raised: u32,
     /// End of the last round that was not longer.
-    not_raised_at: Time,
+    last_not_raised: Time,
 }
 
 /// Round-trip times of one round.
@@ -68,14 +68,14 @@ impl RoundTrip {
             probed: Span::MAX,
             probed_at: Time::ZERO,
             interval,
-            round_least: Span::MAX,
-            round_most: Span::ZERO,
+            round_min: Span::MAX,
+            round_max: Span::ZERO,
             round_sum: 0.0,
             round_samples: 0.0,
             last: Round { least: Span::ZERO, mean: Span::ZERO, most: Span::ZERO, samples: 0.0 },
             earlier: (Span::ZERO, 0.0),
             raised: 0,
-            not_raised_at: Time::ZERO,
+            last_not_raised: Time::ZERO,
         }
     }
 
@@ -83,8 +83,8 @@ impl RoundTrip {
     /// the draft, a sample close to the minimum, up to `serialization`, confirms it.
     pub(super) fn on_sample(&mut self, now: Time, rtt: Span, serialization: Span) -> bool {
         let rtt = rtt.max(Span::from_micros(1));
-        self.round_least = self.round_least.min(rtt);
-        self.round_most = self.round_most.max(rtt);
+        self.round_min = self.round_min.min(rtt);
+        self.round_max = self.round_max.max(rtt);
         self.round_sum += rtt.as_secs_f64();
         self.round_samples += 1.0;
         let is_first = self.least.is_none();
@@ -115,7 +115,7 @@ impl RoundTrip {
     pub(super) fn adopt(&mut self, now: Time, least: Span) {
         (self.least, self.least_at) = (Some(least), now);
         (self.probed, self.probed_at) = (least, now);
-        (self.raised, self.not_raised_at) = (0, now);
+        (self.raised, self.last_not_raised) = (0, now);
     }
 
     /// Ends a round. A queue shows in a round-trip time above the minimum by a share of it and by
@@ -126,17 +126,17 @@ impl RoundTrip {
             let mean = Span::from_secs_f64(self.round_sum / self.round_samples);
             let (most, samples) = self.earlier;
             self.earlier = (most.max(self.last.most), samples + self.last.samples);
-            let (least, most, samples) = (self.round_least, self.round_most, self.round_samples);
+            let (least, most, samples) = (self.round_min, self.round_max, self.round_samples);
             self.last = Round { least, mean, most, samples };
         }
-        (self.round_least, self.round_most) = (Span::MAX, Span::ZERO);
+        (self.round_min, self.round_max) = (Span::MAX, Span::ZERO);
         (self.round_sum, self.round_samples) = (0.0, 0.0);
         let least = self.least(Span::ZERO);
         let is_raised = self.last.least > least.mul_f64(rise).max(least + Self::queue(least) + serialization);
         if is_raised {
             self.raised += 1;
         } else {
-            (self.raised, self.not_raised_at) = (0, now);
+            (self.raised, self.last_not_raised) = (0, now);
         }
         self.last
     }
@@ -160,7 +160,7 @@ impl RoundTrip {
 
     /// Whether whole rounds were longer than the minimum explains.
     pub(super) fn is_raised(&self, now: Time) -> bool {
-        self.raised >= RAISED_ROUNDS && now >= self.not_raised_at + RAISED_FOR
+        self.raised >= RAISED_ROUNDS && now >= self.last_not_raised + RAISED_DURATION
     }
 
     /// Restarts the count of longer rounds: in this round a queue is intended.

@@ -43,7 +43,7 @@ pub(super) struct Rounds {
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     pub(super) sent_at: Time,
-    pub(super) heard_at: Time,
+    pub(super) feedback_at: Time,
     /// Sending resumes after idleness or silence, which has drained the queue.
     pub(super) is_restart: bool,
     pub(super) in_outage: bool,

@@ -19,8 +19,8 @@ fn path(rtt: Span) -> PathModel {
     PathModel::bottleneck(CAPACITY, rtt, 1.0)
 }
 
-fn run_with(given: &[(&str, &str)], path: PathModel) -> Harness {
-    Harness::new(built("bbr", given, Rate::MAX), path)
+fn run_with(settings: &[(&str, &str)], path: PathModel) -> Harness {
+    Harness::new(built("bbr", settings, Rate::MAX), path)
 }
 
 fn run(path: PathModel) -> Harness {
@@ -53,8 +53,8 @@ fn startup_doubles_until_the_rate_stops_growing_and_drain_empties_the_queue() {
     let order: Vec<_> = seen.iter().map(|(_, phase, _)| *phase).take(3).collect();
     assert_eq!(order, ["startup", "drain", "down"]);
     // From 10 packets per round trip to 340: five or six doublings, and three rounds without growth.
-    let lasted = seen[1].0.since(seen[0].0);
-    assert!((ms(240)..ms(520)).contains(&lasted), "{lasted}");
+    let duration = seen[1].0.since(seen[0].0);
+    assert!((ms(240)..ms(520)).contains(&duration), "{duration}");
     let measured = run.measure(ms(500));
     assert!(measured.mean_rtt < ms(44), "{}", measured.mean_rtt);
 }
@@ -94,12 +94,12 @@ fn probes_come_every_two_to_three_seconds_and_go_through_the_cycle_at_its_gains(
     }
     for (_, phase, rate) in seen {
         let gain = rate.as_bps() as f64 / CAPACITY.as_bps() as f64;
-        let wanted = match phase {
+        let expected = match phase {
             "up" => 1.25,
             "down" => 0.9,
             _ => 1.0,
         };
-        assert!((0.93 * wanted..1.04 * wanted).contains(&gain), "{phase}: {gain}");
+        assert!((0.93 * expected..1.04 * expected).contains(&gain), "{phase}: {gain}");
     }
 }
 
@@ -118,13 +118,13 @@ fn a_longer_path_is_found_at_once_and_by_the_drafts_rule_after_ten_seconds() {
         let mut run = run_with(&[("rtt_rise", rise)], path(ms(20)));
         run.run_for(ms(3_000));
         run.path.rtt = ms(120);
-        let begun = run.now;
-        let mut took = None;
-        while took.is_none() && run.now.since(begun) < ms(30_000) {
-            took = (share(&mut run, ms(240)) > 0.9).then(|| run.now.since(begun));
+        let start = run.now;
+        let mut elapsed = None;
+        while elapsed.is_none() && run.now.since(start) < ms(30_000) {
+            elapsed = (share(&mut run, ms(240)) > 0.9).then(|| run.now.since(start));
         }
-        let took = took.expect("it recovers");
-        assert!((least..most).contains(&took), "rtt_rise {rise}: {took}");
+        let elapsed = elapsed.expect("it recovers");
+        assert!((least..most).contains(&elapsed), "rtt_rise {rise}: {elapsed}");
     }
 }
 
@@ -136,9 +136,9 @@ fn its_own_queue_is_recognised_at_little_cost() {
         run.run_for(Span::from_secs(4));
         let capacity = run.path.capacity.mul_f64(fall);
         run.set_capacity(capacity);
-        let got = run.measure(Span::from_secs(3));
-        let share = got.goodput.as_bps() as f64 / capacity.as_bps() as f64;
-        let queue = got.mean_rtt.saturating_sub(ms(50));
+        let measured = run.measure(Span::from_secs(3));
+        let share = measured.goodput.as_bps() as f64 / capacity.as_bps() as f64;
+        let queue = measured.mean_rtt.saturating_sub(ms(50));
         println!("{fall}: {share:.3}, queue {queue}");
         assert!(share > 0.95 && queue < ms(20), "{fall}: {share}, {queue}");
     }
@@ -306,7 +306,7 @@ fn two_bbr_flows_do_not_fill_a_deep_queue() {
 }
 
 /// Share of the mean capacity that arrives while the capacity is a quarter in every second 100 ms.
-fn share_of_what_varies(rtt: Span) -> f64 {
+fn share_of_varying_path(rtt: Span) -> f64 {
     let mut run = run(path(rtt));
     run.run_for(ms(3_000));
     let (mut goodput, halves) = (0.0, 100);
@@ -319,6 +319,6 @@ fn share_of_what_varies(rtt: Span) -> f64 {
 
 #[test]
 fn varying_capacity_is_used_beyond_its_minimum() {
-    let got = share_of_what_varies(ms(10));
-    assert!(got >= 0.65, "{got:.3}: with bounds that stay until the next probe, 0.56");
+    let measured = share_of_varying_path(ms(10));
+    assert!(measured >= 0.65, "{measured:.3}: with bounds that stay until the next probe, 0.56");
 }

@@ -18,15 +18,15 @@ use crate::control::{FeedbackSample, LossRuns};
 
 /// The sender's rate caused the losses if a trial has lost less than this share of the expected packets, with
 /// at least this many runs of losses expected: then chance cannot explain it. Our choices.
-const OWN_DOING: f64 = 0.5;
+const SELF_INFLICTED_SHARE: f64 = 0.5;
 const MIN_EXPECTED: f64 = 8.0;
 /// Time after a trial's finding for which a policer is assumed: it lets a burst pass at times, which is no
 /// new path. Our choice.
-const POLICED_FOR: Span = Span::from_secs(30);
+const POLICED_DURATION: Span = Span::from_secs(30);
 
 impl Trial {
     /// Whether this many packets suffice for a verdict.
-    fn suffices(&self, packets: u64) -> bool {
+    fn is_sufficient(&self, packets: u64) -> bool {
         packets as f64 * self.loss_rate >= MIN_EXPECTED * self.mean_run
     }
 
@@ -60,9 +60,9 @@ impl Bbr {
         self.policer.steady_pn = self.next_pn;
         let (loss_rate, mean_run) = self.loss.present();
         let is_queued = self.round_trip.is_queued(self.serialization());
-        let is_worth_it = loss_rate > self.loss.threshold() && !self.app_limited && !is_queued;
+        let should_try = loss_rate > self.loss.threshold() && !self.app_limited && !is_queued;
         self.policer.trial =
-            self.policer.steady_arrival_rate.filter(|_| is_worth_it).map(|arrival_rate| Trial {
+            self.policer.steady_arrival_rate.filter(|_| should_try).map(|arrival_rate| Trial {
                 loss_rate,
                 mean_run,
                 arrival_rate,
@@ -93,7 +93,7 @@ impl Bbr {
 
     /// Whether a recent trial has shown a policer.
     pub(super) fn is_policed(&self) -> bool {
-        self.pauses.heard_at < self.policer.policed_until
+        self.pauses.feedback_at < self.policer.policed_until
     }
 
     /// Adds the losses of a feedback to the trial.
@@ -108,39 +108,39 @@ impl Bbr {
     }
 
     /// Judges a round without probing; `is_clean`: no queue stood, either.
-    pub(super) fn judge_losses(&mut self, judged: LossCounts, is_clean: bool) {
+    pub(super) fn check_losses(&mut self, steady: LossCounts, is_clean: bool) {
         let next_pn = self.next_pn;
         match &mut self.policer.trial {
             Some(trial) => {
-                let (told, is_over) = trial.on_round(next_pn);
-                if is_clean && trial.suffices(told.packets) {
-                    self.end_trial(told);
+                let (counts, is_over) = trial.on_round(next_pn);
+                if is_clean && trial.is_sufficient(counts.packets) {
+                    self.end_trial(counts);
                 } else if is_over {
                     self.policer.trial = None;
                 }
             }
-            None if is_clean => self.judge_steady(judged),
+            None if is_clean => self.check_steady_losses(steady),
             None => {}
         }
     }
 
-    fn end_trial(&mut self, told: LossCounts) {
+    fn end_trial(&mut self, counts: LossCounts) {
         let Some(Trial { loss_rate, arrival_rate, .. }) = self.policer.trial.take() else { return };
-        if (told.lost as f64) < told.packets as f64 * loss_rate * OWN_DOING {
-            self.loss.refute(told);
+        if (counts.lost as f64) < counts.packets as f64 * loss_rate * SELF_INFLICTED_SHARE {
+            self.loss.refute(counts);
             self.max_bandwidth.reset(arrival_rate.min(self.max_bandwidth.get()));
-            self.policer.policed_until = self.pauses.heard_at + POLICED_FOR;
+            self.policer.policed_until = self.pauses.feedback_at + POLICED_DURATION;
         } else {
-            self.loss.confirm(told);
+            self.loss.confirm(counts);
         }
     }
 
-    fn judge_steady(&mut self, judged: LossCounts) {
-        let is_more = self.loss.learn(judged);
-        if is_more || self.phase == Phase::Cruise {
+    fn check_steady_losses(&mut self, steady: LossCounts) {
+        let has_increased = self.loss.learn(steady);
+        if has_increased || self.phase == Phase::Cruise {
             self.policer.steady_arrival_rate = self.policer.arrival_rate;
         }
-        if is_more && !self.app_limited && matches!(self.phase, Phase::Down | Phase::Cruise) {
+        if has_increased && !self.app_limited && matches!(self.phase, Phase::Down | Phase::Cruise) {
             self.begin_down();
             // Nothing of a probe is in flight.
             self.cycle.acks = Acks::Init;

@@ -7,8 +7,8 @@ use crate::control::{Boundary, FeedbackSample, LossRuns, LostPacket, RateControl
 use crate::rtt::RttEstimator;
 
 /// Builds the law `name` with these parameters and a ceiling.
-pub(crate) fn built(name: &str, given: &[(&str, &str)], ceiling: Rate) -> Box<dyn RateController> {
-    law(name).unwrap().build(given, &config(Some(ceiling))).unwrap()
+pub(crate) fn built(name: &str, settings: &[(&str, &str)], ceiling: Rate) -> Box<dyn RateController> {
+    law(name).unwrap().build(settings, &config(Some(ceiling))).unwrap()
 }
 
 /// A lost packet with an arbitrary send time.

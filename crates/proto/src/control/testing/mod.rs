@@ -26,7 +26,7 @@ use haul_diagnosis::Signature;
 use super::ledger::{Known, LossLedger, Sent};
 use super::{Limits, LossRuns, Permit, RateController, SentBatch, Unit};
 use crate::micro::events::{LossBoundary, Newest, Outcome, PeerReport};
-use crate::micro::rate_control::{Observer, Own};
+use crate::micro::rate_control::{Observer, SenderState};
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
 pub(crate) use literal::{boundary, built, feedback, literal_sample, lost_packet};
@@ -94,8 +94,8 @@ pub(crate) struct Harness {
     held: bool,
     outage_until: Time,
     since_loss: u64,
-    chunk_left: u64,
-    round_left: u64,
+    chunk_remaining: u64,
+    round_remaining: u64,
     app_limited_below: u64,
     sums: MeasuredSums,
 }
@@ -103,7 +103,7 @@ pub(crate) struct Harness {
 impl Harness {
     /// Starts a law on an idle path.
     pub(crate) fn new(law: Box<dyn RateController>, path: PathModel) -> Self {
-        let round_left = path.round.unwrap_or(u64::MAX);
+        let round_remaining = path.round.unwrap_or(u64::MAX);
         let mut pacer = Pacer::new(Span::from_millis(100));
         // Not zero, which is too often a special value by accident.
         let now = Time::ZERO + Span::from_secs(5);
@@ -137,8 +137,8 @@ impl Harness {
             held: false,
             outage_until: Time::ZERO,
             since_loss: 0,
-            chunk_left: path.chunk,
-            round_left,
+            chunk_remaining: path.chunk,
+            round_remaining,
             app_limited_below: 0,
             sums: MeasuredSums::default(),
             path,
@@ -169,9 +169,13 @@ impl Harness {
     }
 
     /// Runs until the condition holds, for at most `limit`; returns how long that took.
-    pub(crate) fn run_until(&mut self, limit: Span, mut holds: impl FnMut(&Self) -> bool) -> Option<Span> {
+    pub(crate) fn run_until(
+        &mut self,
+        limit: Span,
+        mut condition: impl FnMut(&Self) -> bool,
+    ) -> Option<Span> {
         let begun = self.now;
-        while !holds(self) {
+        while !condition(self) {
             if !self.step(begun + limit) {
                 return None;
             }
@@ -341,16 +345,16 @@ impl Harness {
 
     /// Ends chunks and rounds before a batch.
     fn end_units(&mut self, first_pn: u64, bytes: u64) {
-        if self.chunk_left == 0 {
+        if self.chunk_remaining == 0 {
             self.ledger.end(Unit::Chunk, self.now, first_pn);
-            self.chunk_left = self.path.chunk;
+            self.chunk_remaining = self.path.chunk;
         }
-        if self.round_left == 0 {
+        if self.round_remaining == 0 {
             self.ledger.end(Unit::Round, self.now, first_pn);
-            self.round_left = self.path.round.unwrap_or(u64::MAX);
+            self.round_remaining = self.path.round.unwrap_or(u64::MAX);
         }
-        self.chunk_left = self.chunk_left.saturating_sub(bytes);
-        self.round_left = self.round_left.saturating_sub(bytes);
+        self.chunk_remaining = self.chunk_remaining.saturating_sub(bytes);
+        self.round_remaining = self.round_remaining.saturating_sub(bytes);
     }
 
     /// Computes the fate of a batch.
@@ -367,15 +371,15 @@ impl Harness {
         self.last_arrival = arrives;
         let is_marked = path.mark_above.is_some_and(|above| waiting > above);
         let mut lost: Vec<u64> = (first_pn..first_pn + accepted).filter(|_| self.medium_loses()).collect();
-        let whole = accepted - lost.len() as u64;
-        let (read, dropped) = self.read(arrives, whole);
-        let arriving = whole - dropped;
+        let crossed = accepted - lost.len() as u64;
+        let (read, dropped) = self.read(arrives, crossed);
+        let arriving = crossed - dropped;
         // If the socket buffer is full, the newest packets are dropped.
-        let mut left = dropped;
+        let mut remaining = dropped;
         for pn in (first_pn..first_pn + accepted).rev() {
-            if left > 0 && !lost.contains(&pn) {
+            if remaining > 0 && !lost.contains(&pn) {
                 lost.push(pn);
-                left -= 1;
+                remaining -= 1;
             }
         }
         lost.extend(first_pn + accepted..first_pn + packets);
@@ -439,7 +443,7 @@ impl Harness {
             loss: Some(loss),
             newest: Some(newest),
         };
-        self.tell_law(&peer);
+        self.report_to_law(&peer);
         let known = Known { largest_pn, sent_at: loss.sent_at, reordering: Span::ZERO, all };
         while let Some((end, _)) = self.ledger.take_boundary(self.now, &known, &mut Signature::new()) {
             self.law.on_boundary(&end);
@@ -447,13 +451,13 @@ impl Harness {
         self.note_cut(before);
     }
 
-    fn tell_law(&mut self, report: &PeerReport) {
+    fn report_to_law(&mut self, report: &PeerReport) {
         if !self.has_data {
             self.app_limited_below = self.next_pn;
         }
         self.ledger.swap_runs(&mut self.losses);
         self.observer.set_verdict(self.path.verdict);
-        let own = Own {
+        let sender = SenderState {
             now: self.now,
             datagram: self.path.datagram,
             next_pn: self.next_pn,
@@ -461,7 +465,7 @@ impl Harness {
             sent_bytes: self.sent_bytes,
             report_interval: self.path.feedback,
         };
-        let mut sample = self.observer.observe(report, &own, &self.rtt, &self.losses);
+        let mut sample = self.observer.observe(report, &sender, &self.rtt, &self.losses);
         sample.app_limited = report.largest_pn < self.app_limited_below;
         self.law.on_feedback(&sample);
     }
@@ -477,13 +481,13 @@ impl Harness {
     }
 }
 
-/// Asserts that the relative error of `found` to `wanted` is at most `tolerance`.
+/// Asserts that the relative error of `found` to `expected` is at most `tolerance`.
 #[track_caller]
-pub(crate) fn assert_near(found: f64, wanted: f64, tolerance: f64) {
-    let off = (found - wanted).abs() / wanted.abs();
+pub(crate) fn assert_near(found: f64, expected: f64, tolerance: f64) {
+    let off = (found - expected).abs() / expected.abs();
     assert!(
         off <= tolerance,
-        "{found} is {:.1} % off {wanted}, more than {:.1} %",
+        "{found} is {:.1} % off {expected}, more than {:.1} %",
         off * 100.0,
         tolerance * 100.0
     );

@@ -99,28 +99,28 @@ impl PathModel {
 
     /// Returns the processor time of the reading process until `at`, and how often and how long it had none.
     pub(crate) fn processor(&self, at: Time) -> (Span, u64, Span) {
-        let Some((period, lasts)) = self.suspended else { return (at.since(Time::ZERO), 0, Span::ZERO) };
+        let Some((period, duration)) = self.suspended else { return (at.since(Time::ZERO), 0, Span::ZERO) };
         let (nanos, period) = (at.as_nanos(), period.as_nanos());
-        let without = nanos / period * lasts.as_nanos() + (nanos % period).min(lasts.as_nanos());
+        let without = nanos / period * duration.as_nanos() + (nanos % period).min(duration.as_nanos());
         (Span::from_nanos(nanos - without), nanos / period + 1, Span::from_nanos(without))
     }
 
     /// Returns when it has had this much processor time.
-    pub(crate) fn after_processor(&self, had: Span) -> Time {
-        let Some((period, lasts)) = self.suspended else { return Time::ZERO + had };
-        let runs = period.saturating_sub(lasts).as_nanos();
-        let (whole, rest) = (had.as_nanos() / runs, had.as_nanos() % runs);
-        Time::from_nanos(whole * period.as_nanos()) + lasts + Span::from_nanos(rest)
+    pub(crate) fn time_at_processor(&self, processor_time: Span) -> Time {
+        let Some((period, duration)) = self.suspended else { return Time::ZERO + processor_time };
+        let runs = period.saturating_sub(duration).as_nanos();
+        let (periods, rest) = (processor_time.as_nanos() / runs, processor_time.as_nanos() % runs);
+        Time::from_nanos(periods * period.as_nanos()) + duration + Span::from_nanos(rest)
     }
 
     /// Returns the receiving host's sample.
     pub(crate) fn host_at(&self, at: Time) -> Option<HostSample> {
-        let Some((period, lasts)) = self.suspended else { return self.host };
+        let Some((period, duration)) = self.suspended else { return self.host };
         let (_, switches, without) = self.processor(at);
         let at = at - Span::from_nanos(1);
         // From 800 ms down to 200 ms while it runs.
-        let ran = Span::from_nanos(at.as_nanos() % period.as_nanos()).saturating_sub(lasts);
-        let share = ran.as_secs_f64() / period.saturating_sub(lasts).as_secs_f64();
+        let ran = Span::from_nanos(at.as_nanos() % period.as_nanos()).saturating_sub(duration);
+        let share = ran.as_secs_f64() / period.saturating_sub(duration).as_secs_f64();
         Some(HostSample {
             run_delay: Some(without),
             involuntary_switches: Some(switches as u32),

@@ -9,11 +9,11 @@ impl Harness {
     /// Returns when arriving packets are read, and how many the socket drops.
     pub(super) fn read(&mut self, arrives: Time, packets: u64) -> (Time, u64) {
         let Some(drain) = self.path.drain else { return (arrives, 0) };
-        let had = |at| self.path.processor(at).0;
-        let begin = had(self.reader_free.max(arrives));
-        let waiting = drain.bytes_in(begin.saturating_sub(had(arrives)));
+        let processor_time = |at| self.path.processor(at).0;
+        let begin = processor_time(self.reader_free.max(arrives));
+        let waiting = drain.bytes_in(begin.saturating_sub(processor_time(arrives)));
         let fits = (self.path.socket_buffer.saturating_sub(waiting) / self.path.datagram).min(packets);
-        self.reader_free = self.path.after_processor(begin + drain.time_for(fits * self.path.datagram));
+        self.reader_free = self.path.time_at_processor(begin + drain.time_for(fits * self.path.datagram));
         (self.reader_free, packets - fits)
     }
 

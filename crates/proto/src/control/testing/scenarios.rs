@@ -71,14 +71,14 @@ impl Display for Outcomes {
 }
 
 /// Runs the law `name` through a scenario.
-pub(crate) fn run_scenario(name: &str, given: &[(&str, &str)], scenario: &Scenario) -> Outcomes {
+pub(crate) fn run_scenario(name: &str, settings: &[(&str, &str)], scenario: &Scenario) -> Outcomes {
     let config = ControllerConfig {
         ceiling: None,
         // As the handshake measures it.
         initial_rtt: scenario.path.rtt,
         feedback_interval: Span::from_millis(2),
     };
-    let mut run = Harness::new(law(name).unwrap().build(given, &config).unwrap(), scenario.path.clone());
+    let mut run = Harness::new(law(name).unwrap().build(settings, &config).unwrap(), scenario.path.clone());
     let outcomes = scenario.phases.iter().map(|phase| {
         (phase.begin)(&mut run);
         let of_offered = |goodput: Rate| goodput.as_bps() as f64 / phase.offered.as_bps() as f64;

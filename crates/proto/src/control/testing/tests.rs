@@ -11,7 +11,7 @@ struct Reno {
     window: f64,
     rtt: Span,
     cut_at_pn: u64,
-    told: Vec<Boundary>,
+    boundaries: Vec<Boundary>,
 }
 
 impl RateController for Reno {
@@ -29,7 +29,7 @@ impl RateController for Reno {
     }
 
     fn on_boundary(&mut self, end: &Boundary) {
-        self.told.push(*end);
+        self.boundaries.push(*end);
     }
 
     fn on_silence(&mut self, _: Time, _: u32) {}
@@ -44,7 +44,7 @@ impl RateController for Reno {
 }
 
 fn reno(window: f64) -> Reno {
-    Reno { window, rtt: Span::from_millis(100), cut_at_pn: 0, told: Vec::new() }
+    Reno { window, rtt: Span::from_millis(100), cut_at_pn: 0, boundaries: Vec::new() }
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_suspended_reader_fills_its_socket_and_reports_it_afterwards() {
     assert_eq!(run.measure(Span::from_secs(10)).lost, 0);
     let at = Time::ZERO + Span::from_millis(1_130);
     assert_eq!(path.processor(at), (Span::from_millis(830), 6, Span::from_millis(300)));
-    assert_eq!(path.after_processor(Span::from_millis(830)), at);
+    assert_eq!(path.time_at_processor(Span::from_millis(830)), at);
 }
 
 #[test]
@@ -179,13 +179,13 @@ fn all_units_end_with_their_losses() {
         ..PathModel::default()
     };
     let mut run = Harness::new(Box::new(reno(2_000.0)), path);
-    let told = |run: &Harness| format!("{:?}", run.law);
+    let debug_text = |run: &Harness| format!("{:?}", run.law);
     run.run_for(Span::from_secs(120));
     for unit in Unit::ALL {
-        assert!(told(&run).contains(&format!("unit: {unit:?}, number: 1")), "no second {unit:?}");
+        assert!(debug_text(&run).contains(&format!("unit: {unit:?}, number: 1")), "no second {unit:?}");
     }
     assert!(
-        told(&run)
+        debug_text(&run)
             .contains("unit: Segment, number: 0, first_pn: 0, packets: 10000, bytes: 14720000, lost: 100,")
     );
 }

@@ -7,10 +7,10 @@ fn short_windows_are_classified_together() {
     // With jumbo frames, 11,000 packets are 100 MB.
     let gap = Signature::of_lost(11_000, 5_000..5_100);
     let mut of = Diagnostician::new(Evidence::Signature);
-    let told: Vec<Cause> = (0..8).map(|_| window(&mut of, &gap).by_signature.cause()).collect();
-    let mut wanted = [Cause::Inconclusive; 8];
-    (wanted[3], wanted[7]) = (Cause::ReceiverHost, Cause::ReceiverHost);
-    assert_eq!(told, wanted);
+    let causes: Vec<Cause> = (0..8).map(|_| window(&mut of, &gap).by_signature.cause()).collect();
+    let mut expected = [Cause::Inconclusive; 8];
+    (expected[3], expected[7]) = (Cause::ReceiverHost, Cause::ReceiverHost);
+    assert_eq!(causes, expected);
     assert_eq!(of.windows(), WindowCounts { host: 2, out_of_range: 6, ..WindowCounts::default() });
 }
 
@@ -45,7 +45,7 @@ fn old_signatures_do_not_apply_to_new_losses() {
 
 #[test]
 fn disabled_evidence_is_not_used() {
-    for (evidence, wanted) in [
+    for (evidence, expected) in [
         (Evidence::None, None),
         (Evidence::Kernel, Some(Cause::ReceiverHost)),
         (Evidence::Delay, Some(Cause::Random)),
@@ -53,8 +53,8 @@ fn disabled_evidence_is_not_used() {
         (Evidence::Signature, Some(Cause::Inconclusive)),
     ] {
         let mut of = Diagnostician::new(evidence);
-        assert_eq!(feed(&mut of, 1, 10, 1, 0), wanted.map(Verdict::of), "{evidence:?}");
-        assert_eq!(of.wants_signatures(), wanted.is_some());
+        assert_eq!(feed(&mut of, 1, 10, 1, 0), expected.map(Verdict::of), "{evidence:?}");
+        assert_eq!(of.needs_signatures(), expected.is_some());
     }
     let mut of = Diagnostician::new(Evidence::All);
     feed(&mut of, 1, 10, 1, 0);
@@ -62,7 +62,7 @@ fn disabled_evidence_is_not_used() {
     assert_eq!(feed(&mut of, 2, 10, 1, 0), None);
     // One gap of 300: the host's, if signatures are used.
     let gap = Signature::of_lost(PACKETS, 5_000..5_300);
-    for (evidence, wanted) in [
+    for (evidence, expected) in [
         (Evidence::Signature, Cause::ReceiverHost),
         (Evidence::All, Cause::ReceiverHost),
         (Evidence::Kernel, Cause::Random),
@@ -70,8 +70,8 @@ fn disabled_evidence_is_not_used() {
     ] {
         let mut of = Diagnostician::new(evidence);
         feed(&mut of, 1, 300, 0, 0);
-        assert_eq!(window(&mut of, &gap).counts.of(wanted), 300, "{evidence:?}");
-        assert_eq!(of.counts().of(wanted), 300, "{evidence:?}");
+        assert_eq!(window(&mut of, &gap).counts.of(expected), 300, "{evidence:?}");
+        assert_eq!(of.counts().of(expected), 300, "{evidence:?}");
     }
 }
 
@@ -85,9 +85,9 @@ fn the_queue_overrides_a_signature() {
         feed(&mut of, 100 + 10 * n, 0, 0, 0);
     }
     feed(&mut of, 400, 200, 0, 0);
-    let told = window(&mut of, &gap);
-    assert_eq!(told.by_signature.cause(), Cause::ReceiverHost);
-    assert_eq!((told.counts.of(Cause::Congestion), told.counts.of(Cause::Random)), (100, 200));
+    let findings = window(&mut of, &gap);
+    assert_eq!(findings.by_signature.cause(), Cause::ReceiverHost);
+    assert_eq!((findings.counts.of(Cause::Congestion), findings.counts.of(Cause::Random)), (100, 200));
     // Nor for what comes after it.
     feed(&mut of, 410, 10, 0, 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 0);
@@ -103,9 +103,9 @@ fn a_signature_adds_nothing_where_the_kernel_counts() {
         millis += 1_000;
         feed(&mut of, millis, 200, 20, 0);
         feed(&mut of, millis + 600, 60, 0, 0);
-        let told = window(&mut of, &mixed);
-        assert_eq!(told.by_signature.cause(), Cause::ReceiverHost);
-        assert_eq!((told.counts.of(Cause::ReceiverHost), told.counts.of(Cause::Random)), (200, 60));
+        let findings = window(&mut of, &mixed);
+        assert_eq!(findings.by_signature.cause(), Cause::ReceiverHost);
+        assert_eq!((findings.counts.of(Cause::ReceiverHost), findings.counts.of(Cause::Random)), (200, 60));
     }
 }
 
@@ -125,9 +125,9 @@ fn kernel_drop_counts_are_trusted_if_available() {
         for _ in 0..2 {
             let sample = feedback(at(1), &rtt, 100, 300, None);
             of.on_feedback(&FeedbackSample { host, gro_run: Some(10.0), in_flight: 1_472_000, ..sample });
-            let told = window(&mut of, &gap);
-            assert_eq!(told.by_signature.cause(), Cause::ReceiverHost);
-            assert_eq!(told.counts.of(cause), 300, "{early_drops:?}, {steal:?}");
+            let findings = window(&mut of, &gap);
+            assert_eq!(findings.by_signature.cause(), Cause::ReceiverHost);
+            assert_eq!(findings.counts.of(cause), 300, "{early_drops:?}, {steal:?}");
         }
     }
 }
@@ -139,11 +139,11 @@ fn losses_of_a_window_without_a_signature_do_not_count_for_the_next() {
     let unsigned = window(&mut of, &Signature::new());
     assert_eq!(unsigned.counts.verdict(), Some(Verdict::of(Cause::ReceiverHost)));
     feed(&mut of, 700, 6, 0, 0);
-    let told = window(&mut of, &Signature::of_lost(PACKETS, (0..6).map(|n| n * 9_000)));
-    assert_eq!((told.counts.whole(), of.counts().whole()), (6, 106));
+    let findings = window(&mut of, &Signature::of_lost(PACKETS, (0..6).map(|n| n * 9_000)));
+    assert_eq!((findings.counts.total(), of.counts().total()), (6, 106));
     let empty = window(&mut of, &Signature::new());
     assert_eq!(
-        (empty.counts.whole(), empty.by_signature, of.windows().out_of_range),
+        (empty.counts.total(), empty.by_signature, of.windows().out_of_range),
         (0, Diagnosis::NOTHING, 0)
     );
 }
@@ -153,12 +153,12 @@ fn windows_with_one_loss_each_are_classified_together() {
     let mut of = Diagnostician::new(Evidence::Signature);
     let lone = Signature::of_lost(PACKETS, [9]);
     for n in 1..=6 {
-        let told = window(&mut of, &lone);
-        let wanted = if n < 6 { Cause::Inconclusive } else { Cause::Congestion };
-        assert_eq!(told.by_signature.cause(), wanted, "{n}");
+        let findings = window(&mut of, &lone);
+        let expected = if n < 6 { Cause::Inconclusive } else { Cause::Congestion };
+        assert_eq!(findings.by_signature.cause(), expected, "{n}");
         // A window without losses changes nothing.
         let none = window(&mut of, &Signature::of_lost(1_000, []));
-        assert_eq!((none.by_signature, none.counts.whole()), (Diagnosis::NOTHING, 0));
+        assert_eq!((none.by_signature, none.counts.total()), (Diagnosis::NOTHING, 0));
     }
     assert_eq!(of.windows(), WindowCounts { network: 1, out_of_range: 5, ..WindowCounts::default() });
 }
@@ -168,38 +168,38 @@ proptest! {
     fn every_loss_has_one_cause_for_any_peer_input(
         evidence in prop::sample::select(vec![Evidence::None, Evidence::Signature, Evidence::Kernel, Evidence::Delay, Evidence::All]),
         early in prop::sample::select(vec![None, Some(0), Some(3), Some(u32::MAX)]),
-        told in vec((0u64..3_000, 0u64..500, prop::sample::select(vec![0, 1, 7, u64::MAX >> 12]), 0u64..300, any::<bool>()), 1..80),
+        feedbacks in vec((0u64..3_000, 0u64..500, prop::sample::select(vec![0, 1, 7, u64::MAX >> 12]), 0u64..300, any::<bool>()), 1..80),
     ) {
         let mut of = Diagnostician::new(evidence);
         let (mut lost_so_far, mut now) = (0, 0);
-        for (gap, lost, drops, queue_ms, ends) in told {
+        for (gap, lost, drops, queue_ms, ends) in feedbacks {
             now += gap;
             lost_so_far += lost;
             let verdict = feed(&mut of, now, lost, drops, queue_ms);
             feed_early(&mut of, now, 0, early, queue_ms);
             if let Some(verdict) = verdict {
-                let whole: f64 = Cause::ALL.iter().map(|cause| verdict.share(*cause)).sum();
-                prop_assert!((whole - 1.0).abs() < 1e-9, "{:?}", verdict);
+                let sum: f64 = Cause::ALL.iter().map(|cause| verdict.share(*cause)).sum();
+                prop_assert!((sum - 1.0).abs() < 1e-9, "{:?}", verdict);
             }
             if ends {
                 window(&mut of, &Signature::of_lost(PACKETS, (0..lost).map(|n| n * 3)));
             }
-            let wanted = if evidence == Evidence::None { 0 } else { lost_so_far };
-            prop_assert_eq!(of.counts().whole(), wanted);
+            let expected = if evidence == Evidence::None { 0 } else { lost_so_far };
+            prop_assert_eq!(of.counts().total(), expected);
         }
     }
 }
 
 /// Diagnoses by the signatures of windows into which a range of packets is divided.
-fn told_of_pieces(lost: impl Fn(u64) -> bool, sizes: &[u64]) -> Vec<Cause> {
+fn causes_of_pieces(lost: impl Fn(u64) -> bool, sizes: &[u64]) -> Vec<Cause> {
     let mut of = Diagnostician::new(Evidence::Signature);
     let mut first = 0;
-    let tell = |packets: &u64| {
+    let next_piece = |packets: &u64| {
         let piece = Signature::of_lost(*packets, (0..*packets).filter(|n| lost(first + n)));
         first += packets;
         window(&mut of, &piece).by_signature.cause()
     };
-    sizes.iter().map(tell).collect()
+    sizes.iter().map(next_piece).collect()
 }
 
 proptest! {
@@ -210,9 +210,9 @@ proptest! {
         // A gap per 71,000 packets; and as many losses at random.
         let gaps = |n: u64| (n + at) % PACKETS < gap;
         let scattered = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32 < (gap << 32) / PACKETS;
-        let of_host = told_of_pieces(gaps, &sizes);
+        let of_host = causes_of_pieces(gaps, &sizes);
         prop_assert!(!of_host.contains(&Cause::Congestion), "{:?}", of_host);
-        let of_network = told_of_pieces(scattered, &sizes);
+        let of_network = causes_of_pieces(scattered, &sizes);
         prop_assert!(!of_network.contains(&Cause::ReceiverHost), "{:?}", of_network);
     }
 }

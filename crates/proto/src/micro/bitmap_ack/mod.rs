@@ -128,9 +128,9 @@ impl BitmapAck {
     }
 
     /// Requests a pause from the peer.
-    fn request_pause(&mut self, lasts: Span, context: &mut Context<'_>) {
+    fn request_pause(&mut self, duration: Span, context: &mut Context<'_>) {
         if let Some(pauses) = &mut self.pauses {
-            pauses.next = Some(lasts);
+            pauses.next = Some(duration);
         }
         match self.over {
             Over::Udp => context.request_control(),
@@ -145,16 +145,16 @@ impl BitmapAck {
         let pauses = self.pauses.as_mut()?;
         if pauses.newest.is_none_or(|newest| number > newest) {
             pauses.newest = Some(number);
-            let lasts = Span::from_micros(u64::from(micros)).min(MAX_PAUSE);
-            context.raise(pauses.requested, &mut Pause(lasts));
+            let duration = Span::from_micros(u64::from(micros)).min(MAX_PAUSE);
+            context.raise(pauses.requested, &mut Pause(duration));
         }
         Some(())
     }
 
     /// Takes the body of the pause to request, if there is one.
     fn take_pause(&mut self) -> Option<[u8; 4]> {
-        let lasts = self.pauses.as_mut()?.next.take()?;
-        Some(u32::try_from(lasts.as_micros()).unwrap_or(u32::MAX).to_be_bytes())
+        let duration = self.pauses.as_mut()?.next.take()?;
+        Some(u32::try_from(duration.as_micros()).unwrap_or(u32::MAX).to_be_bytes())
     }
 
     fn stamp(&self, batch: &mut Batch<'_>, now: Time) {
@@ -164,7 +164,7 @@ impl BitmapAck {
 }
 
 /// Requests a report as soon as a packet can be sent, even when data may not be sent now.
-fn ask(context: &mut Context<'_>) {
+fn request_report(context: &mut Context<'_>) {
     context.request_control();
     context.set_timer(ROUND_TIMER, context.now());
 }
@@ -209,7 +209,7 @@ impl MicroProtocol for BitmapAck {
             self.stamp(batch, context.now());
         } else if event == BatchEvent::FILL {
             if self.sender.on_filled(batch, context) {
-                ask(context);
+                request_report(context);
             }
         } else if let Some(sent_at) = self.sent_at {
             self.receiver.on_segments(batch, sent_at, context);
@@ -220,13 +220,13 @@ impl MicroProtocol for BitmapAck {
     fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         if let Some(permit) = SEND_PERMIT.of(event, argument) {
             if self.sender.on_permit(permit, context) {
-                ask(context);
+                request_report(context);
             }
             return;
         }
         let needed = self.pauses.as_ref().and_then(|pauses| pauses.needed.of(event, argument));
-        if let Some(&mut Pause(lasts)) = needed {
-            return self.request_pause(lasts, context);
+        if let Some(&mut Pause(duration)) = needed {
+            return self.request_pause(duration, context);
         }
         self.receiver.on_event(event, argument, context);
         self.schedule(context);

@@ -13,7 +13,7 @@ use super::received::{Arrival, ReceivedBitmap};
 use super::report::{ArrivalTimes, Report, When};
 use crate::micro::attributes::SEQUENCE;
 use crate::micro::events::{
-    HOST_SAMPLE, NO_LIMIT, OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON,
+    HOST_SAMPLE, NO_LIMIT, OutgoingReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON,
 };
 use crate::micro::stats::BitmapAckStats;
 
@@ -21,7 +21,7 @@ use crate::micro::stats::BitmapAckStats;
 #[derive(Clone, Copy, Debug)]
 struct Bindings {
     received: SharedValue<ReceivedBitmap>,
-    report: Event<OwnReport>,
+    report: Event<OutgoingReport>,
     soon: Event<()>,
     part: Event<PartArrived>,
     host: Event<HostSample>,
@@ -182,7 +182,7 @@ impl Receiver {
     pub(super) fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         let bindings = self.bindings();
         if bindings.soon.is(event) {
-            self.report.hurry();
+            self.report.report_early();
         } else if let Some(part) = bindings.part.of(event, argument) {
             self.packets += 1;
             self.bytes += part.size as u64;
@@ -210,8 +210,8 @@ impl Receiver {
         if !self.reports || !self.report.start(now, context.shared(bindings.received)) {
             return None;
         }
-        let mut own = OwnReport { limit: NO_LIMIT, last_probe: 0 };
-        context.raise(bindings.report, &mut own);
+        let mut outgoing = OutgoingReport { limit: NO_LIMIT, last_probe: 0 };
+        context.raise(bindings.report, &mut outgoing);
         let rejected = context.stats().unauthentic + context.stats().violations;
         self.socket_drops = context.arrival().socket_drops;
         let received = context.shared(bindings.received);
@@ -222,8 +222,8 @@ impl Receiver {
             ecn_ce: self.ecn_ce as u32,
             socket_drops: self.socket_drops,
             rejected: rejected as u32,
-            limit: own.limit,
-            last_probe: own.last_probe,
+            limit: outgoing.limit,
+            last_probe: outgoing.last_probe,
             buffers: self.buffers,
             host: self.host.take(),
             ..self.report.header(now, received)

@@ -89,7 +89,7 @@ enum Urgency {
     /// Something happened that should be reported early.
     Early,
     /// The sender waits for a report.
-    Asked,
+    Requested,
 }
 
 choice! {
@@ -158,19 +158,19 @@ impl Report {
         self.unreported += packets;
         self.unstated = true;
         if self.when == When::Interval && self.unreported >= EAGER_PACKETS {
-            self.hurry();
+            self.report_early();
         }
     }
 
     /// Makes the next report early.
-    pub(super) fn hurry(&mut self) {
+    pub(super) fn report_early(&mut self) {
         self.urgency = self.urgency.max(Urgency::Early);
     }
 
     /// Records the sender's request for a report on what it sent before `timestamp`.
     pub(super) fn on_round(&mut self, arrival: ArrivalTimes, pn: u64, timestamp: u32) {
         self.on_data(arrival, pn, timestamp, false);
-        self.urgency = Urgency::Asked;
+        self.urgency = Urgency::Requested;
     }
 
     /// Sets the recipe's interval.
@@ -194,7 +194,7 @@ impl Report {
 
     /// When the next round of reports is due.
     pub(super) fn due(&self) -> Time {
-        if self.started || self.urgency == Urgency::Asked || !self.queue.is_empty() {
+        if self.started || self.urgency == Urgency::Requested || !self.queue.is_empty() {
             self.last_sent
         } else if self.urgency == Urgency::Early {
             self.last_sent + self.interval() / EAGER_PART
@@ -221,7 +221,7 @@ impl Report {
             return false;
         }
         let idle = self.unreported == 0;
-        self.stating = self.urgency == Urgency::Asked
+        self.stating = self.urgency == Urgency::Requested
             || match self.when {
                 When::Interval => true,
                 When::Law => now >= self.last_stated + self.interval(),
@@ -318,9 +318,9 @@ fn write_part(
         writer.push_received(number, 0, solid)?;
         part.from = solid;
     }
-    let behind = part.segment < received.highest() / SEGMENT_PACKETS;
+    let is_earlier = part.segment < received.highest() / SEGMENT_PACKETS;
     let end =
-        if behind { SEGMENT_WORDS } else { (received.highest() % SEGMENT_PACKETS).div_ceil(64) as usize };
+        if is_earlier { SEGMENT_WORDS } else { (received.highest() % SEGMENT_PACKETS).div_ceil(64) as usize };
     while part.from < end {
         let words = writer.words_left().min(end - part.from);
         if words == 0 {

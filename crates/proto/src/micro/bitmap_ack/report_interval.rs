@@ -76,8 +76,8 @@ impl DataArrivals {
     }
 
     fn on_report(&mut self, now: Time, header: &FeedbackHeader, least: Span) {
-        let counted = (header.received_at, header.packets, header.bytes);
-        let (at, packets, bytes) = *self.start.get_or_insert(counted);
+        let counts = (header.received_at, header.packets, header.bytes);
+        let (at, packets, bytes) = *self.start.get_or_insert(counts);
         let elapsed = Span::from_micros(u64::from(header.received_at.wrapping_sub(at)));
         let count = header.packets.saturating_sub(packets);
         if elapsed < least || count == 0 {
@@ -91,7 +91,7 @@ impl DataArrivals {
         self.is_growing = grown <= self.long_spacings.on_span(now, grown);
         self.long_spacings.on_span(now, spacing);
         self.least_spacing = self.spacings.on_span(now, spacing);
-        self.start = Some(counted);
+        self.start = Some(counts);
     }
 }
 

@@ -135,7 +135,7 @@ impl Sustainable {
 
     /// Processes the result of a report. `min_rtt` is the path's, `shortest` the recipe's interval.
     pub(super) fn on_report(&mut self, now: Time, seen: Queueing, min_rtt: Span, shortest: Span) {
-        self.judge(now, seen);
+        self.evaluate(now, seen);
         if seen.has_queued {
             self.changed = now;
             if let Some(service) = seen.service.filter(|_| now >= self.ignored_until) {
@@ -170,7 +170,7 @@ impl Sustainable {
         self.interval = target;
     }
 
-    fn judge(&mut self, now: Time, seen: Queueing) {
+    fn evaluate(&mut self, now: Time, seen: Queueing) {
         let Some(trial) = self.trial.as_mut().filter(|trial| now >= trial.drained) else { return };
         trial.reports += 1;
         trial.queued += u32::from(seen.has_queued);

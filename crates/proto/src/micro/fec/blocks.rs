@@ -10,7 +10,7 @@ pub(super) const REPAIR_HEADER: usize = 6;
 /// Length of the header of a protected packet: `length u16 | kind u8 | packet number u48`.
 pub(super) const SHARD_HEADER: usize = 9;
 /// Maximum number of blocks kept: with more reordering than that, repair packets are useless.
-pub(super) const KEPT: usize = 8;
+pub(super) const MAX_KEPT: usize = 8;
 
 /// A received data packet.
 pub(super) struct Piece<'p> {
@@ -36,7 +36,7 @@ struct Block {
     repairs: Vec<(usize, Buffer)>,
     shape: Option<Shape>,
     /// The block is finished: every data packet has arrived, or the decoder has run. Its buffers are free.
-    whole: bool,
+    finished: bool,
 }
 
 #[derive(Default)]
@@ -61,13 +61,13 @@ impl Block {
 
     /// Whether nothing is missing, or what is missing can be recovered.
     fn can_finish(&self, full: usize) -> bool {
-        let wanted = self.shape.map_or(full, |shape| shape.data);
+        let needed = self.shape.map_or(full, |shape| shape.data);
         let repairs = if self.shape.is_some() { self.repairs.len() } else { 0 };
-        !self.whole && self.has() + repairs >= wanted
+        !self.finished && self.has() + repairs >= needed
     }
 
     fn finish(&mut self, context: &mut Context<'_>) {
-        self.whole = true;
+        self.finished = true;
         for buffer in self.data.drain(..).flatten().chain(self.repairs.drain(..).map(|repair| repair.1)) {
             context.pool().put(buffer);
         }
@@ -80,10 +80,10 @@ impl Blocks {
         if let Some(at) = self.kept.iter().rposition(|block| block.number == number) {
             return at;
         }
-        if self.kept.len() == KEPT
+        if self.kept.len() == MAX_KEPT
             && let Some(mut oldest) = self.kept.pop_front()
         {
-            self.unrepaired += u64::from(!oldest.whole && oldest.shape.is_some());
+            self.unrepaired += u64::from(!oldest.finished && oldest.shape.is_some());
             oldest.finish(context);
         }
         self.kept.push_back(Block {
@@ -91,7 +91,7 @@ impl Blocks {
             data: Vec::new(),
             repairs: Vec::new(),
             shape: None,
-            whole: false,
+            finished: false,
         });
         self.kept.len() - 1
     }
@@ -107,7 +107,7 @@ impl Blocks {
     ) {
         let at = self.block(number, context);
         let block = &mut self.kept[at];
-        if block.whole {
+        if block.finished {
             return;
         }
         if block.data.len() <= place {
@@ -131,7 +131,7 @@ impl Blocks {
         let Some((number, which, shape)) = read(packet) else { return false };
         let at = self.block(number, context);
         let block = &mut self.kept[at];
-        if block.whole {
+        if block.finished {
             return true;
         }
         let too_long = |shard: &Buffer| shard.len() > shape.len;

@@ -45,9 +45,9 @@ struct Sending {
     block: u32,
     /// Packets that have an index in the block.
     placed: usize,
-    /// Protected contents of each packet sent. The ones after `left` are kept for reuse.
+    /// Protected contents of each packet sent. The ones after `filled` are kept for reuse.
     shards: Vec<Vec<u8>>,
-    left: usize,
+    filled: usize,
     repairs: VecDeque<Buffer>,
     encoder: Option<ReedSolomonEncoder>,
     packets: u64,
@@ -57,7 +57,7 @@ impl std::fmt::Debug for Sending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sending")
             .field("block", &self.block)
-            .field("left", &self.left)
+            .field("left", &self.filled)
             .finish_non_exhaustive()
     }
 }
@@ -112,11 +112,11 @@ impl Fec {
             if batch.get(i, attribute) == NO_BLOCK {
                 continue;
             }
-            if self.sending.left == 0 {
+            if self.sending.filled == 0 {
                 context.set_timer(0, context.now() + self.delay);
             }
             self.sending.keep(batch, i);
-            if self.sending.left >= self.data {
+            if self.sending.filled >= self.data {
                 self.close(context);
             }
         }
@@ -158,21 +158,21 @@ fn body<'b>(batch: &'b Batch<'_>, i: usize) -> &'b [u8] {
 
 impl Sending {
     fn keep(&mut self, batch: &Batch<'_>, i: usize) {
-        if self.shards.len() == self.left {
+        if self.shards.len() == self.filled {
             self.shards.push(Vec::new());
         }
-        let (shard, body) = (&mut self.shards[self.left], body(batch, i));
+        let (shard, body) = (&mut self.shards[self.filled], body(batch, i));
         shard.clear();
         shard.extend_from_slice(&(body.len() as u16).to_be_bytes());
         shard.push(batch.kind(i).0);
         shard.extend_from_slice(&batch.pn(i).to_be_bytes()[2..]);
         shard.extend_from_slice(body);
-        self.left += 1;
-        self.placed = self.left;
+        self.filled += 1;
+        self.placed = self.filled;
     }
 
     fn encode(&mut self, repairs: usize, context: &mut Context<'_>) {
-        let shards = &mut self.shards[..self.left];
+        let shards = &mut self.shards[..self.filled];
         let longest = shards.iter().map(Vec::len).max().unwrap_or(0).next_multiple_of(2);
         if self.encoder.is_none() {
             self.encoder = ReedSolomonEncoder::new(shards.len(), repairs, longest).ok();
@@ -196,7 +196,7 @@ impl Sending {
             self.repairs.push_back(packet);
         }
         self.block = self.block.wrapping_add(1) & 0x00FF_FFFF;
-        (self.left, self.placed) = (0, 0);
+        (self.filled, self.placed) = (0, 0);
     }
 }
 
@@ -231,7 +231,7 @@ impl MicroProtocol for Fec {
     }
 
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
-        if self.sending.left > 0 {
+        if self.sending.filled > 0 {
             self.close(context);
         }
     }
@@ -263,14 +263,14 @@ impl MicroProtocol for Fec {
             );
         }
         (self.repair, self.delay) = (repair, delay);
-        if self.sending.left > 0 {
+        if self.sending.filled > 0 {
             context.set_timer(0, context.now() + self.delay);
         }
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&FecStats {
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&FecStats {
             repairs_sent: self.sending.packets,
             recovered: self.blocks.recovered,
             unrepaired_blocks: self.blocks.unrepaired,
@@ -337,7 +337,7 @@ mod tests {
             prop_assert!(got == sent, "{} of {} with {} lost", got.len(), sent.len(), lost);
             // The repair packet of an evicted block starts it again, and recovers packets that had arrived.
             let recovered = stats::<FecStats>(&pair.b).recovered;
-            let is_exact = data_packets <= data * super::blocks::KEPT;
+            let is_exact = data_packets <= data * super::blocks::MAX_KEPT;
             prop_assert!(if is_exact { recovered == lost } else { recovered >= lost }, "{recovered} of {lost}");
             prop_assert_eq!(pair.b.stats().violations, 0);
         }

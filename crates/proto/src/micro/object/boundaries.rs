@@ -139,10 +139,10 @@ mod tests {
                     all.swap(i, rng.below(i as u64 + 1) as usize);
                 }
                 let mut boundaries = Boundaries::default();
-                let came: Result<Vec<()>, _> =
+                let results: Result<Vec<()>, _> =
                     all.iter().map(|&(seq, start, end)| boundaries.join(row(seq..seq + 1, start..end))).collect();
-                let whole = came.and_then(|_| boundaries.ends_at(last, len));
-                prop_assert_eq!(whole.is_ok(), is_honest);
+                let outcome = results.and_then(|_| boundaries.ends_at(last, len));
+                prop_assert_eq!(outcome.is_ok(), is_honest);
                 if is_honest {
                     prop_assert!(boundaries.open.len() <= 1, "{:?}", boundaries.open);
                 }

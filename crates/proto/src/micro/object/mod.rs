@@ -140,11 +140,11 @@ impl MicroProtocol for Object {
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
         let mut stats = ObjectStats::default();
         self.sender.count(&mut stats);
         self.receiver.count(&mut stats);
-        tell(&stats);
+        report(&stats);
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn gap_handling_is_fixed_when_the_session_starts() {
         let recipe = object_recipe("1Gbit");
-        let (mut pair, came) = Pair::of_object(&recipe, 10_000);
+        let (mut pair, received) = Pair::of_object(&recipe, 10_000);
         let change = |key: &str, value: &str| {
             let mut changed = recipe.clone();
             changed.set(key, value).unwrap();
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(refused, "object: `disk` cannot change during a session");
         pair.a.reconfigure(T0, &change("object.chunk", "1MB")).unwrap();
         pair.exchange(T0, &mut Path::default());
-        assert_eq!(came.lock().unwrap().whole, Some(10_000));
+        assert_eq!(received.lock().unwrap().complete_len, Some(10_000));
     }
 
     proptest! {
@@ -180,20 +180,20 @@ mod tests {
             let mut recipe = object_recipe("100Gbit");
             // The sender ignores the receiver's limit.
             recipe.set("object.first_limit", "1GB").unwrap();
-            let (mut pair, came) = Pair::of_object_up_to(&recipe, len, limit);
+            let (mut pair, received) = Pair::of_object_up_to(&recipe, len, limit);
             let mut lose = |packet: usize| packet == lost;
             pair.exchange(T0, &mut Path { reverse, lose: Some(&mut lose), ..Path::default() });
             let (sent, refused) = (pair.a.stats().data_sent, pair.b.stats().violations);
-            let came = came.lock().unwrap().bytes;
+            let received = received.lock().unwrap().bytes;
             prop_assert!(!pair.b.has_failed() && sent == pair.b.stats().data_received + u64::from((lost as u64) < sent));
-            prop_assert!(came <= len.min(limit));
+            prop_assert!(received <= len.min(limit));
             if limit >= len {
                 prop_assert_eq!(refused, 0);
             } else {
                 // Whole segments lie below the limit; the last one has the rest of the object's length. What
                 // was lost may be the latter.
                 let is_lost = (lost as u64) < sent;
-                prop_assert!(came + 1_472 * (1 + u64::from(is_lost)) > limit, "{} of {} came", came, limit);
+                prop_assert!(received + 1_472 * (1 + u64::from(is_lost)) > limit, "{} of {} came", received, limit);
                 prop_assert!(refused > 0 || is_lost);
             }
         }

@@ -20,8 +20,8 @@ pub(super) struct PacketExtent {
 /// A packet of which some parts have arrived.
 #[derive(Debug)]
 struct PartialPacket {
-    whole: PacketExtent,
-    have: RangeSet,
+    extent: PacketExtent,
+    received: RangeSet,
 }
 
 /// Received parts of incomplete packets.
@@ -41,24 +41,25 @@ impl Parts {
     pub(super) fn insert(
         &mut self,
         seq: u64,
-        whole: PacketExtent,
+        extent: PacketExtent,
         range: Range<u64>,
     ) -> Option<Vec<Range<u64>>> {
         if self.open.len() >= MAX_OPEN && !self.open.contains_key(&seq) {
             return None;
         }
-        let open = self.open.entry(seq).or_insert_with(|| PartialPacket { whole, have: RangeSet::new() });
-        if open.whole != whole {
+        let open =
+            self.open.entry(seq).or_insert_with(|| PartialPacket { extent, received: RangeSet::new() });
+        if open.extent != extent {
             return None;
         }
-        let fresh = gaps(&open.have, range.clone());
-        open.have.insert(range);
+        let fresh = gaps(&open.received, range.clone());
+        open.received.insert(range);
         Some(fresh)
     }
 
     /// Whether all bytes of packet `seq` have arrived; if so, removes it.
     pub(super) fn take_complete(&mut self, seq: u64) -> bool {
-        let complete = self.open.get(&seq).is_some_and(|open| open.have.covers(0..open.whole.len));
+        let complete = self.open.get(&seq).is_some_and(|open| open.received.covers(0..open.extent.len));
         if complete {
             self.open.remove(&seq);
         }
@@ -67,17 +68,17 @@ impl Parts {
 
     /// Removes packet `seq`, which has arrived whole, and returns which of its bytes are new; `None` if all
     /// are, because no matching parts have arrived.
-    pub(super) fn take_missing(&mut self, seq: u64, whole: PacketExtent) -> Option<Vec<Range<u64>>> {
-        let open = self.open.remove(&seq).filter(|open| open.whole == whole)?;
-        Some(gaps(&open.have, 0..whole.len))
+    pub(super) fn take_missing(&mut self, seq: u64, extent: PacketExtent) -> Option<Vec<Range<u64>>> {
+        let open = self.open.remove(&seq).filter(|open| open.extent == extent)?;
+        Some(gaps(&open.received, 0..extent.len))
     }
 }
 
-/// Returns the parts of `range` that are not in `have`.
-fn gaps(have: &RangeSet, range: Range<u64>) -> Vec<Range<u64>> {
+/// Returns the parts of `range` that are not in `received`.
+fn gaps(received: &RangeSet, range: Range<u64>) -> Vec<Range<u64>> {
     let mut missing = RangeSet::new();
     missing.insert(range);
-    for held in have.iter() {
+    for held in received.iter() {
         missing.remove(held);
     }
     missing.iter().collect()
@@ -87,10 +88,10 @@ fn gaps(have: &RangeSet, range: Range<u64>) -> Vec<Range<u64>> {
 mod tests {
     use super::*;
 
-    const WHOLE: PacketExtent = PacketExtent { offset: 7_000, len: 200 };
+    const EXTENT: PacketExtent = PacketExtent { offset: 7_000, len: 200 };
 
     fn fresh(parts: &mut Parts, range: Range<u64>) -> Vec<(u64, u64)> {
-        let fresh = parts.insert(5, WHOLE, range).unwrap();
+        let fresh = parts.insert(5, EXTENT, range).unwrap();
         fresh.into_iter().map(|r| (r.start, r.end)).collect()
     }
 
@@ -108,18 +109,18 @@ mod tests {
     #[test]
     fn a_complete_packet_supplies_the_missing_parts() {
         let mut parts = Parts::default();
-        assert_eq!(parts.take_missing(5, WHOLE), None);
-        parts.insert(5, WHOLE, 40..60);
-        assert_eq!(parts.take_missing(6, WHOLE), None);
-        assert_eq!(parts.take_missing(5, WHOLE), Some(vec![0..40, 60..200]));
-        assert_eq!(parts.take_missing(5, WHOLE), None);
+        assert_eq!(parts.take_missing(5, EXTENT), None);
+        parts.insert(5, EXTENT, 40..60);
+        assert_eq!(parts.take_missing(6, EXTENT), None);
+        assert_eq!(parts.take_missing(5, EXTENT), Some(vec![0..40, 60..200]));
+        assert_eq!(parts.take_missing(5, EXTENT), None);
     }
 
     #[test]
     fn parts_of_another_packet_are_rejected() {
-        for other in [PacketExtent { offset: 7_001, ..WHOLE }, PacketExtent { len: 201, ..WHOLE }] {
+        for other in [PacketExtent { offset: 7_001, ..EXTENT }, PacketExtent { len: 201, ..EXTENT }] {
             let mut parts = Parts::default();
-            parts.insert(5, WHOLE, 40..60);
+            parts.insert(5, EXTENT, 40..60);
             assert_eq!(parts.insert(5, other, 60..80), None);
             assert_eq!(parts.take_missing(5, other), None, "all of it is new");
         }

@@ -15,7 +15,7 @@ use super::boundaries::{Boundaries, Mismatch, Row};
 use super::parts::{PacketExtent, Parts};
 use crate::micro::attributes::SEQUENCE;
 use crate::micro::bitmap_ack::received::{Arrival, ReceivedBitmap};
-use crate::micro::events::{OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
+use crate::micro::events::{OutgoingReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
 use crate::micro::stats::ObjectStats;
 
 /// Increase of the limit in bytes that triggers a report.
@@ -29,7 +29,7 @@ const PIECES: usize = 128;
 struct Bindings {
     offset: Attribute<U48>,
     received: SharedValue<ReceivedBitmap>,
-    report: Event<OwnReport>,
+    report: Event<OutgoingReport>,
     soon: Event<()>,
     part: Event<PartArrived>,
 }
@@ -129,7 +129,7 @@ impl ObjectReceiver {
     /// Rejects invalid segments.
     pub(super) fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let fields = (self.sequence.expect("bound before it is used"), self.bindings().offset);
-        let takes = context.ends().object_sink.is_some();
+        let has_sink = context.ends().object_sink.is_some();
         self.pieces.clear();
         self.row = None;
         self.pieces.reserve(PIECES);
@@ -139,9 +139,9 @@ impl ObjectReceiver {
             context.shared(self.bindings().received).without_room += refused;
             return batch.live().for_each(|i| batch.take(i));
         }
-        if !(takes && self.admit_row(batch, fields)) {
+        if !(has_sink && self.admit_row(batch, fields)) {
             self.pieces.clear();
-            self.admit_singly(batch, fields, takes);
+            self.admit_singly(batch, fields, has_sink);
         }
     }
 
@@ -182,7 +182,7 @@ impl ObjectReceiver {
         &mut self,
         batch: &mut Batch<'_>,
         (sequence, offset): (Attribute<U48>, Attribute<U48>),
-        takes: bool,
+        has_sink: bool,
     ) {
         for i in batch.live() {
             let (seq, from) = (batch.get(i, sequence), batch.get(i, offset));
@@ -190,9 +190,9 @@ impl ObjectReceiver {
             let len = range.len() as u64;
             let fin = batch.kind(i) == Kind::DATA_FIN;
             // With too many gaps, segments that would add another count as lost.
-            let has_place = !self.boundaries.is_full() || self.boundaries.touches(seq);
-            let possible = takes && seq <= MAX_SEQ && (fin || len > 0) && has_place;
-            if !possible || !self.is_welcome(seq, from + len, fin) {
+            let has_gap_space = !self.boundaries.is_full() || self.boundaries.touches(seq);
+            let is_valid = has_sink && seq <= MAX_SEQ && (fin || len > 0) && has_gap_space;
+            if !is_valid || !self.is_acceptable(seq, from + len, fin) {
                 batch.reject(i);
                 continue;
             }
@@ -207,7 +207,7 @@ impl ObjectReceiver {
 
     /// Whether a segment is below the flow-control limit and consistent with what is known of the object's
     /// end.
-    fn is_welcome(&self, seq: u64, end: u64, fin: bool) -> bool {
+    fn is_acceptable(&self, seq: u64, end: u64, fin: bool) -> bool {
         end <= self.limit
             && match self.end {
                 Some((last, len)) => seq <= last && end <= len && (!fin || (seq, end) == (last, len)),
@@ -236,7 +236,7 @@ impl ObjectReceiver {
         } else {
             self.gather(batch);
         }
-        self.hand_over(batch, context);
+        self.deliver_part(batch, context);
     }
 
     /// Records where each new segment starts and ends.
@@ -255,8 +255,8 @@ impl ObjectReceiver {
         self.pieces.clear();
         for i in batch.live() {
             let (from, range) = (batch.get(i, offset), batch.payload_range(i));
-            let whole = PacketExtent { offset: from, len: range.len() as u64 };
-            match self.parts.take_missing(batch.get(i, sequence), whole) {
+            let extent = PacketExtent { offset: from, len: range.len() as u64 };
+            match self.parts.take_missing(batch.get(i, sequence), extent) {
                 None => self.push_piece(from, range),
                 Some(missing) => {
                     for gap in missing {
@@ -274,7 +274,7 @@ impl ObjectReceiver {
         }
     }
 
-    fn hand_over(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
+    fn deliver_part(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
         if !self.pieces.is_empty() {
             if let Some(sink) = &mut context.ends().object_sink {
                 sink.deliver(batch.buffer(), &self.pieces);
@@ -302,7 +302,7 @@ impl ObjectReceiver {
         let bindings = self.bindings();
         let PartBody { seq, offset, timestamp, skip, whole, fin } = PartBody::parse(batch.payload(i)).ok()?;
         let end = offset + u64::from(whole);
-        if context.ends().object_sink.is_none() || !self.is_welcome(seq, end, fin) {
+        if context.ends().object_sink.is_none() || !self.is_acceptable(seq, end, fin) {
             return None;
         }
         if !self.has_space(batch.size(i), context) {
@@ -338,7 +338,7 @@ impl ObjectReceiver {
             }
         }
         context.raise(bindings.part, &mut arrived);
-        self.hand_over(batch, context);
+        self.deliver_part(batch, context);
         Some(())
     }
 

@@ -102,19 +102,19 @@ impl ObjectSender {
             self.chunk_end = (number + 1) * self.chunk;
             *context.shared(self.bindings().chunk) = ChunkNow(number);
         }
-        let wanted = (offset + largest as u64).min(self.chunk_end);
-        if wanted >= self.available.upto && !self.available.end {
+        let target = (offset + largest as u64).min(self.chunk_end);
+        if target >= self.available.upto && !self.available.end {
             let source = context.ends().object_source.as_mut().ok_or(WaitingFor::Source)?;
             self.available = source.available();
         }
         let available = self.available;
-        let end = wanted.min(available.upto);
+        let end = target.min(available.upto);
         let fin = available.end && end == available.upto;
         if end > self.limit {
             return Err(WaitingFor::Receiver);
         }
         // A short segment only where the object or a chunk ends, or where the source cannot wait.
-        let short = !fin && end < wanted;
+        let short = !fin && end < target;
         if short && (end == offset || !context.ends().object_source.as_mut().is_some_and(|s| s.is_urgent())) {
             return Err(WaitingFor::Source);
         }
@@ -123,7 +123,7 @@ impl ObjectSender {
 
     /// Returns the number of full segments that can be sent without further checks: not the last one of a
     /// chunk, of the object or of what the source has available.
-    fn in_a_row(&self, largest: usize, room: u64) -> u64 {
+    fn full_segments(&self, largest: usize, room: u64) -> u64 {
         let (offset, largest) = (self.next_offset, (largest as u64).max(1));
         let end = self.chunk_end.min(self.limit).min(self.available.upto.saturating_sub(1));
         let fit = end.saturating_sub(offset) / largest;
@@ -137,7 +137,7 @@ impl ObjectSender {
         (largest, room): (usize, u64),
         context: &mut Context<'_>,
     ) -> u64 {
-        let most = self.in_a_row(largest, room);
+        let most = self.full_segments(largest, room);
         let Some(source) = context.ends().object_source.as_mut().filter(|_| most > 0) else { return 0 };
         let (first, mut next) = (self.next_offset, self.next_offset);
         let end = first + most * largest as u64;
@@ -204,7 +204,7 @@ impl ObjectSender {
         }
         let Some(report) = self.bindings().peer_report.of(event, argument) else { return false };
         let (now, arrived, rtt) = (context.now(), context.arrival().at, context.path().rtt);
-        context.shared(self.bindings().clock).heard(now, arrived, rtt);
+        context.shared(self.bindings().clock).on_received(now, arrived, rtt);
         if let Some(newest) = report.newest {
             self.limit = self.limit.max(newest.limit);
         }
@@ -245,7 +245,7 @@ fn note_wait(mut reason: WaitingFor, clock: SharedValue<Clock>, context: &mut Co
         reason = match source.waits_for() {
             SourceWait::Storage => WaitingFor::Source,
             SourceWait::Work => WaitingFor::Work,
-            SourceWait::Receiver => WaitingFor::Wants,
+            SourceWait::Receiver => WaitingFor::Requests,
         };
     }
     context.shared(clock).wait(now, reason);

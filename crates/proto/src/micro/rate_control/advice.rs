@@ -3,7 +3,7 @@
 use haul_base::HostSample;
 use haul_stack::Context;
 
-use crate::control::OwnHost;
+use crate::control::LocalHostSample;
 
 /// Totals of this receiving end when last sampled.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,9 +15,9 @@ pub(super) struct ReceivedTotals {
 
 impl ReceivedTotals {
     /// Returns the changes since the last sample, and stores the new totals.
-    pub(super) fn sample(&mut self, host: Option<HostSample>, context: &Context<'_>) -> OwnHost {
+    pub(super) fn sample(&mut self, host: Option<HostSample>, context: &Context<'_>) -> LocalHostSample {
         let (received, drops) = (context.stats().data_received, context.arrival().socket_drops);
-        let changes = OwnHost {
+        let changes = LocalHostSample {
             now: context.now(),
             host: host.map(|host| host.since(&self.host)),
             received: received - self.received,

@@ -39,7 +39,7 @@ pub use chosen::{ChosenLaw, LAW_CHOSEN};
 use gaps::Gaps;
 use law::{ANY_DELAY, Law, law_parameters};
 pub use law::{RateControlConfig, register_law};
-pub(crate) use observer::{Observer, Own};
+pub(crate) use observer::{Observer, SenderState};
 use quota::QuotaBound;
 use rules::{Rules, Totals};
 
@@ -59,7 +59,7 @@ struct RateControl {
     ceiling_changes: u64,
     controller: Box<dyn RateController>,
     /// Whether the session provided a controller; otherwise it is built when the stack starts.
-    brought: bool,
+    supplied: bool,
     pacer: Pacer,
     max_batch: usize,
     bindings: Option<Bindings>,
@@ -116,9 +116,9 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
     let law = Law::read(parameters, setup.initial_rtt);
     let config: RateControlConfig = parameters.read();
     let rules = Rules::of(&config, &law).map_err(|wrong| format!("switch: {wrong}"))?;
-    let brought = setup.take::<Box<dyn RateController>>().map(|brought| law.wrapped(brought));
-    let is_brought = brought.is_some();
-    let controller = brought.map_or_else(|| law.build(ANY_DELAY), Ok)?;
+    let supplied = setup.take::<Box<dyn RateController>>().map(|supplied| law.wrapped(supplied));
+    let is_supplied = supplied.is_some();
+    let controller = supplied.map_or_else(|| law.build(ANY_DELAY), Ok)?;
     let diagnostician = Diagnostician::new(config.diagnosis).with_model(setup.take::<Arc<Model>>());
     Ok(Box::new(RateControl {
         law,
@@ -127,7 +127,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         switches: 0,
         ceiling_changes: 0,
         controller,
-        brought: is_brought,
+        supplied: is_supplied,
         pacer: Pacer::new(config.debt),
         max_batch: config.max_batch,
         bindings: None,
@@ -175,7 +175,7 @@ impl RateControl {
         self.ecn = ecn(config.ecn);
         self.diagnostician.set_evidence(config.diagnosis);
         let bindings = self.bindings();
-        context.shared(bindings.ledger).record_signatures(self.diagnostician.wants_signatures());
+        context.shared(bindings.ledger).record_signatures(self.diagnostician.needs_signatures());
         context.set_ecn(self.ecn);
         Ok(())
     }
@@ -197,13 +197,13 @@ impl RateControl {
             self.pacer.on_higher_rate(context.now());
         }
         *context.shared(bindings.law_now) = self.law.now();
-        self.tell(context);
+        self.publish(context);
         self.schedule(context);
         Ok(())
     }
 
     /// Switches the law if a rule applies.
-    fn judge_rules(&mut self, acked: u64, lost: u64, context: &mut Context<'_>) {
+    fn evaluate_rules(&mut self, acked: u64, lost: u64, context: &mut Context<'_>) {
         if self.rules.are_none() {
             return;
         }
@@ -212,7 +212,7 @@ impl RateControl {
         let totals = Totals {
             acked: self.settled.0,
             lost: self.settled.1,
-            explained: causes.whole(),
+            explained: causes.total(),
             receiver_lost: causes.of(Cause::ReceiverHost),
             sent_bytes: self.sent.bytes,
         };
@@ -278,9 +278,9 @@ impl RateControl {
     /// At the receiver: lets the law decide how long the sender should pause.
     fn advise(&mut self, host: Option<HostSample>, context: &mut Context<'_>) {
         let Some(last_totals) = &mut self.last_totals else { return };
-        let look = last_totals.sample(host, context);
-        if let Some(lasts) = self.controller.advise(&look) {
-            context.raise(self.bindings().pause_needed, &mut Pause(lasts));
+        let local_sample = last_totals.sample(host, context);
+        if let Some(duration) = self.controller.advise(&local_sample) {
+            context.raise(self.bindings().pause_needed, &mut Pause(duration));
         }
         self.schedule(context);
     }
@@ -289,7 +289,7 @@ impl RateControl {
         let bindings = self.bindings();
         let rtt = context.shared(bindings.rtt).clone();
         context.shared(bindings.ledger).swap_runs(&mut self.losses);
-        let own = Own {
+        let sender = SenderState {
             now: context.now(),
             datagram: u64::from(context.path().datagram),
             next_pn: context.next_pn(),
@@ -297,12 +297,12 @@ impl RateControl {
             sent_bytes: self.sent.bytes,
             report_interval: context.shared(bindings.delay).0,
         };
-        let mut sample = self.observer.observe(report, &own, &rtt, &self.losses);
+        let mut sample = self.observer.observe(report, &sender, &rtt, &self.losses);
         // A report without arrivals names no packet, so it refers to the newest one named before.
         let about = sample.largest_acked_pn;
         sample.app_limited =
             about < self.app_limited_below || self.quota.explains(sample.arrival_rate, about);
-        self.diagnostician.list_runs(context.shared(bindings.windows).are_wanted());
+        self.diagnostician.list_runs(context.shared(bindings.windows).are_requested());
         let diagnosed = self.diagnostician.on_feedback(&sample);
         sample.verdict = sample.verdict.or(diagnosed);
         let (arrival_rate, drain_rate, read_delay) =
@@ -311,8 +311,8 @@ impl RateControl {
         self.controller.on_feedback(&sample);
         let known = context.shared(bindings.peer_host);
         let is_late = read_delay.is_some_and(|delay| delay >= PeerHost::LATE);
-        let since = self.reported_at.replace(own.now);
-        let late = since.filter(|_| is_late).map_or(Span::ZERO, |since| own.now.since(since));
+        let since = self.reported_at.replace(sender.now);
+        let late = since.filter(|_| is_late).map_or(Span::ZERO, |since| sender.now.since(since));
         *known = PeerHost {
             read_late: known.read_late + late,
             sample: self.observer.host(),
@@ -321,14 +321,14 @@ impl RateControl {
             read_delay: read_delay.or(known.read_delay),
             longest_read_delay: read_delay.max(known.longest_read_delay),
         };
-        self.judge_units(report, context);
-        self.judge_rules(acked, lost, context);
-        self.tell(context);
+        self.evaluate_units(report, context);
+        self.evaluate_rules(acked, lost, context);
+        self.publish(context);
         self.schedule(context);
     }
 
     /// Informs the law of units of transmission that have ended.
-    fn judge_units(&mut self, report: &PeerReport, context: &mut Context<'_>) {
+    fn evaluate_units(&mut self, report: &PeerReport, context: &mut Context<'_>) {
         let all = report.outcome.nothing_outstanding;
         let known = match report.loss {
             Some(loss) => {
@@ -352,8 +352,8 @@ impl RateControl {
             if !has_signature {
                 self.signature.clear();
             }
-            let told = self.diagnostician.on_window(&mut end, &self.signature);
-            context.shared(bindings.windows).push(&end, &self.signature, told);
+            let findings = self.diagnostician.on_window(&mut end, &self.signature);
+            context.shared(bindings.windows).push(&end, &self.signature, findings);
         }
         end.verdict = self.observer.verdict().or(end.verdict);
         Some(end)
@@ -362,7 +362,7 @@ impl RateControl {
     /// No further reports will arrive: reports what is known of open windows.
     fn end_windows(&mut self, context: &mut Context<'_>) {
         let (now, end_pn) = (context.now(), self.observer.known_below());
-        let needs_one = self.diagnostician.has_untold_losses();
+        let needs_one = self.diagnostician.has_unreported_losses();
         context.shared(self.bindings().ledger).end_windows(now, end_pn, needs_one);
         let known = Known { largest_pn: 0, sent_at: 0, reordering: Span::ZERO, all: true };
         while self.next_boundary(&known, context).is_some() {}
@@ -373,10 +373,10 @@ impl RateControl {
             self.pacer.on_higher_rate(context.now());
         }
         self.quota.set(rate, context.next_pn());
-        self.tell(context);
+        self.publish(context);
     }
 
-    fn tell(&self, context: &mut Context<'_>) {
+    fn publish(&self, context: &mut Context<'_>) {
         let law = self.controller.state();
         let (rate, bindings) = (law.rate.min(self.quota.rate), self.bindings());
         *context.shared(bindings.rate) = RateNow(RateState { rate, ..law });
@@ -396,7 +396,7 @@ impl MicroProtocol for RateControl {
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.has_chunks = resolution.has("object");
         resolution.on_event(SEND_PERMIT, Order::NORMAL);
-        resolution.on_event(self.bindings().rate_wanted, Order::NORMAL);
+        resolution.on_event(self.bindings().rate_requested, Order::NORMAL);
         resolution.on_batch(BatchEvent::FILL, Order::LAST);
         // After packets in flight have been counted.
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
@@ -418,7 +418,7 @@ impl MicroProtocol for RateControl {
         self.pacer.on_idle(context.now());
         self.rules.start(context.now());
         let delay = context.shared(self.bindings().delay).0;
-        if !self.brought
+        if !self.supplied
             && delay > Span::ZERO
             && let Ok(controller) = self.law.build(delay)
         {
@@ -427,12 +427,12 @@ impl MicroProtocol for RateControl {
         // In a reconfigured stack, the previous one has left its own.
         *context.shared(self.bindings().law_now) = self.law.now();
         let ledger = context.shared(self.bindings().ledger);
-        ledger.record_signatures(self.diagnostician.wants_signatures());
+        ledger.record_signatures(self.diagnostician.needs_signatures());
         context.set_ecn(self.ecn);
         if context.ends().object_sink.is_some() {
             self.last_totals = Some(ReceivedTotals::default());
         }
-        self.tell(context);
+        self.publish(context);
         self.schedule(context);
     }
 
@@ -455,11 +455,11 @@ impl MicroProtocol for RateControl {
         } else if let Some(timeout) = bindings.timeout.of(event, argument) {
             self.probe_credit = timeout.packets;
             self.controller.on_silence(context.now(), timeout.in_row);
-            self.tell(context);
+            self.publish(context);
             self.schedule(context);
         } else if let Some(quota) = bindings.quota.of(event, argument) {
             self.on_quota(quota.0, context);
-        } else if let Some(&mut quota) = bindings.rate_wanted.of(event, argument) {
+        } else if let Some(&mut quota) = bindings.rate_requested.of(event, argument) {
             self.on_quota(quota, context);
             context.emit(StackEvent::Rate(quota));
         } else if let Some(verdict) = bindings.verdict.of(event, argument) {
@@ -471,13 +471,13 @@ impl MicroProtocol for RateControl {
             self.advise(Some(host), context);
         } else if let Some(&mut gap) = bindings.witnessed.of(event, argument) {
             self.diagnostician.on_gap(context.now(), gap);
-        } else if let Some(&mut Pause(lasts)) = bindings.pause_requested.of(event, argument) {
+        } else if let Some(&mut Pause(duration)) = bindings.pause_requested.of(event, argument) {
             // An end that receives the object sends nothing that could pause.
             if self.last_totals.is_some() {
                 return;
             }
-            self.controller.on_pause(context.now(), lasts);
-            self.tell(context);
+            self.controller.on_pause(context.now(), duration);
+            self.publish(context);
             self.schedule(context);
         } else if bindings.delivered.is(event) || bindings.ended.is(event) {
             self.end_windows(context);
@@ -494,7 +494,7 @@ impl MicroProtocol for RateControl {
         }
         // Also at the receiver: without this call the law's deadline would expire again every 100 us.
         self.controller.on_deadline(context.now());
-        self.tell(context);
+        self.publish(context);
         self.schedule(context);
     }
 
@@ -509,8 +509,8 @@ impl MicroProtocol for RateControl {
         context.shared(self.bindings().ledger).release_idle();
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&RateControlStats {
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&RateControlStats {
             sent: self.sent,
             switches: self.switches,
             ceiling_changes: self.ceiling_changes,

@@ -12,7 +12,7 @@ use crate::rtt::RttEstimator;
 
 /// State of the sender itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Own {
+pub(crate) struct SenderState {
     pub(crate) now: Time,
     /// Size of a full packet, in UDP payload bytes.
     pub(crate) datagram: u64,
@@ -90,22 +90,22 @@ impl Observer {
     pub(crate) fn observe<'a>(
         &mut self,
         report: &PeerReport,
-        own: &Own,
+        sender: &SenderState,
         rtt: &'a RttEstimator,
         loss: &'a LossRuns,
     ) -> FeedbackSample<'a> {
         self.largest_acked_pn = self.largest_acked_pn.max(report.largest_pn);
         let mut sample = FeedbackSample {
-            now: own.now,
+            now: sender.now,
             acked_packets: report.outcome.acked_packets,
             lost_packets: report.outcome.lost_packets,
             host_lost_packets: 0,
             loss,
             in_flight: report.outcome.in_flight,
-            datagram: own.datagram,
-            sent_bytes: own.sent_bytes,
-            sent_packets: own.sent_packets,
-            next_pn: own.next_pn,
+            datagram: sender.datagram,
+            sent_bytes: sender.sent_bytes,
+            sent_packets: sender.sent_packets,
+            next_pn: sender.next_pn,
             largest_acked_pn: self.largest_acked_pn,
             rtt,
             arrival_rate: None,
@@ -121,7 +121,7 @@ impl Observer {
             verdict: self.verdict,
             app_limited: false,
             sender_absent: false,
-            report_interval: own.report_interval,
+            report_interval: sender.report_interval,
         };
         if let Some(newest) = &report.newest {
             self.add_newest(&mut sample, newest, report);
@@ -174,8 +174,8 @@ mod tests {
         Time::ZERO + Span::from_millis(millis)
     }
 
-    fn own(now: Time) -> Own {
-        Own {
+    fn sender(now: Time) -> SenderState {
+        SenderState {
             now,
             datagram: 1_000,
             next_pn: 10_000,
@@ -213,12 +213,12 @@ mod tests {
     #[test]
     fn totals_become_differences_despite_lost_reports() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
-        observer.observe(&report(1, 0, None), &own(at(1)), &rtt, LossRuns::none());
-        let sample = observer.observe(&report(4, 0, None), &own(at(4)), &rtt, LossRuns::none());
+        observer.observe(&report(1, 0, None), &sender(at(1)), &rtt, LossRuns::none());
+        let sample = observer.observe(&report(4, 0, None), &sender(at(4)), &rtt, LossRuns::none());
         assert_eq!((sample.duplicates, sample.ecn_ce, sample.socket_drops), (3, 6, 3));
         assert_eq!((sample.gro_run, sample.largest_acked_pn), (Some(10.0), 400));
         let overtaken = PeerReport { newest: None, ..report(3, 0, None) };
-        let sample = observer.observe(&overtaken, &own(at(5)), &rtt, LossRuns::none());
+        let sample = observer.observe(&overtaken, &sender(at(5)), &rtt, LossRuns::none());
         assert_eq!((sample.duplicates, sample.arrival_rate, sample.largest_acked_pn), (0, None, 400));
     }
 
@@ -229,7 +229,7 @@ mod tests {
         for n in 1..=20 {
             // Each millisecond it falls behind by half a millisecond.
             let sample =
-                observer.observe(&report(n, n as u32 * 500, None), &own(at(n)), &rtt, LossRuns::none());
+                observer.observe(&report(n, n as u32 * 500, None), &sender(at(n)), &rtt, LossRuns::none());
             last = Some((sample.arrival_rate, sample.drain_rate, sample.read_delay, sample.queue_delay));
         }
         let (arrival, drain, read_delay, queue) = last.unwrap();
@@ -249,12 +249,12 @@ mod tests {
             if part == 0 {
                 observer.on_absence((n + 30) * 100);
             }
-            let told = report(n, 0, None);
-            let mut newest = told.newest.unwrap();
+            let reported = report(n, 0, None);
+            let mut newest = reported.newest.unwrap();
             newest.arrived = Some(((burst * 20 + part) as u32 * 1_000, n * 100_000));
-            let own = Own { next_pn: 100_000, ..own(at(burst * 20 + part)) };
-            let told = PeerReport { newest: Some(newest), ..told };
-            let sample = observer.observe(&told, &own, &rtt, LossRuns::none());
+            let sender = SenderState { next_pn: 100_000, ..sender(at(burst * 20 + part)) };
+            let reported = PeerReport { newest: Some(newest), ..reported };
+            let sample = observer.observe(&reported, &sender, &rtt, LossRuns::none());
             rates.push((sample.arrival_rate, sample.sender_absent));
         }
         let settled = &rates[40..];
@@ -273,7 +273,7 @@ mod tests {
             let queue = n.saturating_sub(50) as u32 * 100;
             let newest = report.newest.as_mut().unwrap();
             newest.arrived = newest.arrived.map(|(at, bytes)| (at.wrapping_add(queue), bytes));
-            let sample = observer.observe(&report, &own(at(n)), &rtt, LossRuns::none());
+            let sample = observer.observe(&report, &sender(at(n)), &rtt, LossRuns::none());
             seen.push((sample.queue_delay.unwrap(), sample.delay_trend));
         }
         assert_eq!(seen[49], (Span::ZERO, 0.0));
@@ -285,26 +285,26 @@ mod tests {
     fn host_reports_cover_the_time_since_the_previous_one() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
         let host = |ms| Some(HostSample { run_delay: Some(Span::from_millis(ms)), ..HostSample::default() });
-        for (n, told, seen) in
+        for (n, reported, seen) in
             [(1, host(5), None), (2, None, None), (3, host(12), Some(Span::from_millis(7)))]
         {
-            let sample = observer.observe(&report(n, 0, told), &own(at(n)), &rtt, LossRuns::none());
+            let sample = observer.observe(&report(n, 0, reported), &sender(at(n)), &rtt, LossRuns::none());
             assert_eq!(sample.host.and_then(|host| host.run_delay), seen);
         }
     }
 
     #[test]
     fn counters_wrap_and_decreasing_ones_have_not_grown() {
-        for (new, old, wanted) in [(5, 2, 3), (2, u32::MAX, 3), (2, 1_000, 0), (0, 1, 0), (500, 0, 100)] {
-            assert_eq!(grown(new, old, 100), wanted, "{old} to {new}");
+        for (new, old, expected) in [(5, 2, 3), (2, u32::MAX, 3), (2, 1_000, 0), (0, 1, 0), (500, 0, 100)] {
+            assert_eq!(grown(new, old, 100), expected, "{old} to {new}");
         }
     }
 
     #[test]
     fn false_counters_are_bounded_by_the_packets_sent() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
-        observer.observe(&report(9, 0, None), &own(at(1)), &rtt, LossRuns::none());
-        let sample = observer.observe(&report(2, u32::MAX, None), &own(at(2)), &rtt, LossRuns::none());
+        observer.observe(&report(9, 0, None), &sender(at(1)), &rtt, LossRuns::none());
+        let sample = observer.observe(&report(2, u32::MAX, None), &sender(at(2)), &rtt, LossRuns::none());
         assert!(sample.duplicates <= 10_000 && sample.ecn_ce <= 10_000 && sample.socket_drops <= 10_000);
         assert!(sample.gro_run.is_none_or(|run| (1.0..=10_000.0).contains(&run)), "{:?}", sample.gro_run);
     }

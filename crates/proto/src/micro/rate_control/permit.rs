@@ -8,7 +8,7 @@ use crate::control::{ControllerError, Limits, MAX_PAUSE, MIN_WINDOW_DATAGRAMS, P
 use crate::micro::shared::WaitingFor;
 
 /// UDP payload bytes that IPv4 over Ethernet carries. Larger datagrams mean another kind of path.
-const USUAL_DATAGRAM: u64 = 1_472;
+const TYPICAL_DATAGRAM: u64 = 1_472;
 /// Duration of the rate that may be sent back to back in large datagrams.
 const LARGE_BURST: Span = Span::from_millis(5);
 /// Maximum number of them: the initial window of RFC 9002, section 7.2, without its bound for datagrams above
@@ -40,7 +40,7 @@ impl RateControl {
     /// the law's window: at a low rate, a wake-up for each is most of the work. 0 for usual datagrams.
     fn more_at_once(&self, size: u64) -> u64 {
         let large = self.limits.rate.bytes_in(LARGE_BURST).min(LARGE_BURST_DATAGRAMS * size);
-        if size > USUAL_DATAGRAM { large } else { 0 }
+        if size > TYPICAL_DATAGRAM { large } else { 0 }
     }
 
     /// Returns how many datagrams of `size` may be sent now, or what sending waits for.
@@ -59,8 +59,8 @@ impl RateControl {
         let in_flight = context.shared(bindings.send_window).bytes;
         // A new law may assume smaller datagrams than those in use.
         let least = |window: u64| window.max(MIN_WINDOW_DATAGRAMS * size);
-        let beyond = limits.unreported.saturating_add(self.more_at_once(size));
-        let allowed = limits.window.map_or(u64::MAX, |window| least(window).saturating_add(beyond));
+        let extra = limits.unreported.saturating_add(self.more_at_once(size));
+        let allowed = limits.window.map_or(u64::MAX, |window| least(window).saturating_add(extra));
         let room = allowed.saturating_sub(in_flight);
         match room / size {
             0 => Err(WaitingFor::Window),
@@ -91,7 +91,7 @@ impl RateControl {
                 Err(WaitingFor::Pacer)
             }
             Permit::Pause(_) => {
-                context.fail(ControllerError::HoldsForEver(self.law.name.clone()).to_string());
+                context.fail(ControllerError::PermanentPause(self.law.name.clone()).to_string());
                 Err(WaitingFor::Pacer)
             }
         }

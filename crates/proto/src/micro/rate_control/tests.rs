@@ -15,7 +15,7 @@ fn at(millis: u64) -> Time {
     T0 + Span::from_millis(millis)
 }
 
-fn begun(recipe: &Recipe) -> Pair {
+fn started(recipe: &Recipe) -> Pair {
     let mut pair = Pair::of_object(recipe, 100_000_000).0;
     pair.exchange(T0, &mut Path::default());
     // The first burst is over.
@@ -30,14 +30,14 @@ fn sent(pair: &mut Pair, from: u64, to: u64) -> u64 {
     (pair.a.stats().bytes_sent - before) * 8_000 / (to - from)
 }
 
-fn is_near(found: u64, wanted: u64) -> bool {
-    found.abs_diff(wanted) <= wanted / 25
+fn is_near(found: u64, expected: u64) -> bool {
+    found.abs_diff(expected) <= expected / 25
 }
 
 #[test]
 fn the_sent_rate_follows_the_law_and_its_changes() {
     for rate in [1_000_000, 8_000_000, 200_000_000] {
-        let mut pair = begun(&object_recipe(&format!("{rate}bit")));
+        let mut pair = started(&object_recipe(&format!("{rate}bit")));
         let found = sent(&mut pair, 100, 1_000);
         assert!(is_near(found, rate), "{found} for {rate}");
         pair.a.reconfigure(at(1_000), &object_recipe(&format!("{}bit", rate / 2))).unwrap();
@@ -48,7 +48,7 @@ fn the_sent_rate_follows_the_law_and_its_changes() {
 
 #[test]
 fn changes_of_the_ceiling_are_counted() {
-    let mut pair = begun(&object_recipe("8Mbit"));
+    let mut pair = started(&object_recipe("8Mbit"));
     let steps = [(200, "8Mbit", 0), (400, "2Mbit", 1), (600, "2Mbit", 1), (800, "8Mbit", 2)];
     for (millis, rate, changes) in steps {
         pair.run_until(at(millis), &mut Path::default());
@@ -59,7 +59,7 @@ fn changes_of_the_ceiling_are_counted() {
 
 #[test]
 fn a_higher_rate_ends_the_pause_of_a_low_one() {
-    let mut pair = begun(&object_recipe("1kbit"));
+    let mut pair = started(&object_recipe("1kbit"));
     pair.run_until(at(1_000), &mut Path::default());
     pair.a.reconfigure(at(1_000), &object_recipe("8Mbit")).unwrap();
     let found = sent(&mut pair, 1_000, 2_000);
@@ -69,7 +69,7 @@ fn a_higher_rate_ends_the_pause_of_a_low_one() {
 /// Regression test: it continued at 1 kbit/s, and would have needed minutes.
 #[test]
 fn a_law_that_takes_over_from_a_stopped_one_starts_as_in_a_new_session() {
-    let mut pair = begun(&object_recipe("1kbit"));
+    let mut pair = started(&object_recipe("1kbit"));
     let mut other = object_recipe("100Mbit");
     other.set("rate_control.controller", "rapid_plus").unwrap();
     pair.a.reconfigure(at(200), &other).unwrap();
@@ -111,7 +111,7 @@ fn a_low_rate_is_kept_with_few_wake_ups() {
 
 #[test]
 fn the_quota_of_the_receiver_bounds_the_law_and_never_raises_it() {
-    let mut pair = begun(&object_recipe("8Mbit"));
+    let mut pair = started(&object_recipe("8Mbit"));
     pair.a.raise(at(100), QUOTA, &mut Quota(Rate::from_bps(2_000_000)));
     let found = sent(&mut pair, 100, 1_000);
     assert!(is_near(found, 2_000_000), "{found}");
@@ -160,19 +160,19 @@ struct Sample {
 
 /// A law that records its input, and permits what the test sets.
 #[derive(Debug)]
-struct Listens {
-    told: Arc<Mutex<LawInputs>>,
+struct RecordingLaw {
+    inputs: Arc<Mutex<LawInputs>>,
     permit: Permit,
     deadline: Option<Time>,
 }
 
-impl RateController for Listens {
+impl RateController for RecordingLaw {
     fn permit(&self) -> Permit {
         self.permit
     }
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
-        self.told.lock().unwrap().samples.push(Sample {
+        self.inputs.lock().unwrap().samples.push(Sample {
             acked: sample.acked_packets,
             lost: sample.lost_packets,
             runs: sample.loss.count(),
@@ -187,13 +187,13 @@ impl RateController for Listens {
     }
 
     fn on_boundary(&mut self, end: &Boundary) {
-        self.told.lock().unwrap().boundaries.push(*end);
+        self.inputs.lock().unwrap().boundaries.push(*end);
     }
 
     fn on_silence(&mut self, _: Time, _: u32) {}
 
     fn on_deadline(&mut self, now: Time) {
-        self.told.lock().unwrap().deadlines.push(now);
+        self.inputs.lock().unwrap().deadlines.push(now);
         if self.deadline.is_some_and(|at| at <= now) {
             self.deadline = Some(now + Span::from_millis(50));
         }
@@ -222,38 +222,38 @@ fn go() -> Permit {
     Permit::Go(Limits::at_rate(Rate::from_mbps(80)))
 }
 
-/// A pair whose sender runs `Listens`.
+/// A pair whose sender runs `RecordingLaw`.
 fn listening(recipe: &Recipe, permit: Permit, deadline: Option<Time>) -> (Pair, Arc<Mutex<LawInputs>>) {
-    let told = Arc::new(Mutex::new(LawInputs::default()));
-    let law: Box<dyn RateController> = Box::new(Listens { told: told.clone(), permit, deadline });
+    let inputs = Arc::new(Mutex::new(LawInputs::default()));
+    let law: Box<dyn RateController> = Box::new(RecordingLaw { inputs: inputs.clone(), permit, deadline });
     let (pair, _) = Pair::of_object_with(recipe, 100_000_000, law);
-    (pair, told)
+    (pair, inputs)
 }
 
 #[test]
 fn a_holding_law_resumes_exactly_at_its_time() {
-    let (mut pair, told) = listening(&object_recipe("8Mbit"), Permit::Pause(at(70)), None);
+    let (mut pair, inputs) = listening(&object_recipe("8Mbit"), Permit::Pause(at(70)), None);
     pair.exchange(T0, &mut Path::default());
     pair.run_until(at(69), &mut Path::default());
     assert_eq!(pair.a.stats().data_sent, 0);
     pair.run_until(at(70), &mut Path::default());
     assert!(pair.a.stats().data_sent > 0 && pair.a.stats().data_sent < 20, "{}", pair.a.stats().data_sent);
-    assert_eq!(told.lock().unwrap().deadlines, [at(70)]);
+    assert_eq!(inputs.lock().unwrap().deadlines, [at(70)]);
     pair.run_until(at(170), &mut Path::default());
     assert!(is_near(sent(&mut pair, 170, 1_170), 80_000_000));
 }
 
 #[test]
 fn a_laws_deadlines_are_kept_and_past_ones_do_not_spin() {
-    let (mut pair, told) = listening(&object_recipe("8Mbit"), go(), Some(at(30)));
+    let (mut pair, inputs) = listening(&object_recipe("8Mbit"), go(), Some(at(30)));
     pair.exchange(T0, &mut Path::default());
     pair.run_until(at(200), &mut Path::default());
-    assert_eq!(told.lock().unwrap().deadlines, [at(30), at(80), at(130), at(180)]);
-    let (mut pair, told) = listening(&object_recipe("8Mbit"), go(), Some(T0));
-    // The time never moves: `Listens` moves only from the time it is called.
+    assert_eq!(inputs.lock().unwrap().deadlines, [at(30), at(80), at(130), at(180)]);
+    let (mut pair, inputs) = listening(&object_recipe("8Mbit"), go(), Some(T0));
+    // The time never moves: `RecordingLaw` moves only from the time it is called.
     pair.exchange(T0, &mut Path::default());
     pair.run_until(at(10), &mut Path::default());
-    assert_eq!(told.lock().unwrap().deadlines.len(), 1);
+    assert_eq!(inputs.lock().unwrap().deadlines.len(), 1);
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn window_segment_and_chunk_ends_have_exact_losses() {
     let mut recipe = object_recipe("8Mbit");
     recipe.set("object.chunk", "5MB").unwrap();
     recipe.set("rate_control.unit_window", "3MB").unwrap();
-    let (mut pair, told) = listening(&recipe, go(), None);
+    let (mut pair, inputs) = listening(&recipe, go(), None);
     let mut count = 0u64;
     // One of each 100 data packets, in sending order; control packets of the reverse direction are not
     // counted.
@@ -288,21 +288,21 @@ fn window_segment_and_chunk_ends_have_exact_losses() {
     let mut path = Path { lose: Some(&mut lose), ..Path::default() };
     pair.exchange(T0, &mut path);
     pair.run_until(at(3_000), &mut path);
-    let told = told.lock().unwrap();
+    let inputs = inputs.lock().unwrap();
     for unit in [Unit::Window, Unit::Segment, Unit::Chunk] {
-        let of: Vec<&Boundary> = told.boundaries.iter().filter(|end| end.unit == unit).collect();
+        let of: Vec<&Boundary> = inputs.boundaries.iter().filter(|end| end.unit == unit).collect();
         assert!(of.len() >= 2, "{unit:?}: {}", of.len());
         assert!(of.iter().enumerate().all(|(n, end)| end.number == n as u64 && end.packets > 0), "{of:?}");
         let rate = of.iter().map(|end| end.loss_rate()).sum::<f64>() / of.len() as f64;
         assert!((0.005..0.015).contains(&rate), "{unit:?}: {rate}");
         assert!(of.iter().all(|end| end.began < end.ended && end.ended < end.now), "{of:?}");
     }
-    let segments: Vec<_> = told.boundaries.iter().filter(|end| end.unit == Unit::Segment).collect();
+    let segments: Vec<_> = inputs.boundaries.iter().filter(|end| end.unit == Unit::Segment).collect();
     assert!(segments.iter().all(|end| end.packets == 10_000), "{segments:?}");
-    let lost: u64 = told.samples.iter().map(|sample| sample.lost).sum();
-    assert!(lost > 100 && told.samples.iter().all(|sample| sample.runs <= sample.lost), "{lost}");
+    let lost: u64 = inputs.samples.iter().map(|sample| sample.lost).sum();
+    assert!(lost > 100 && inputs.samples.iter().all(|sample| sample.runs <= sample.lost), "{lost}");
     let in_windows: u64 =
-        told.boundaries.iter().filter(|end| end.unit == Unit::Window).map(|end| end.lost).sum();
+        inputs.boundaries.iter().filter(|end| end.unit == Unit::Window).map(|end| end.lost).sum();
     assert!(in_windows <= lost && in_windows * 10 >= lost * 8, "{in_windows} of {lost}");
 }
 
@@ -311,9 +311,10 @@ fn the_end_of_a_blast_round_has_its_losses() {
     let mut recipe = object_recipe("8Mbit");
     recipe.set("bitmap_ack.when", "round").unwrap();
     recipe.set("retransmit.probe", "false").unwrap();
-    let told = Arc::new(Mutex::new(LawInputs::default()));
-    let law: Box<dyn RateController> = Box::new(Listens { told: told.clone(), permit: go(), deadline: None });
-    let (mut pair, came) = Pair::of_object_with(&recipe, 1_000_000, law);
+    let inputs = Arc::new(Mutex::new(LawInputs::default()));
+    let law: Box<dyn RateController> =
+        Box::new(RecordingLaw { inputs: inputs.clone(), permit: go(), deadline: None });
+    let (mut pair, received) = Pair::of_object_with(&recipe, 1_000_000, law);
     let mut seen = 0;
     let mut lose = |_: usize| {
         seen += 1;
@@ -322,9 +323,9 @@ fn the_end_of_a_blast_round_has_its_losses() {
     let mut path = Path { lose: Some(&mut lose), ..Path::default() };
     pair.exchange(T0, &mut path);
     pair.run_until(at(5_000), &mut path);
-    assert!(came.lock().unwrap().whole.is_some());
-    let told = told.lock().unwrap();
-    let rounds: Vec<_> = told.boundaries.iter().filter(|end| end.unit == Unit::Round).collect();
+    assert!(received.lock().unwrap().complete_len.is_some());
+    let inputs = inputs.lock().unwrap();
+    let rounds: Vec<_> = inputs.boundaries.iter().filter(|end| end.unit == Unit::Round).collect();
     assert!(rounds.len() >= 2 && rounds[0].packets > 800, "{rounds:?}");
     // The receiver's reports cross the same path.
     assert!((45..=50).contains(&rounds[0].lost), "{rounds:?}");
@@ -350,30 +351,30 @@ fn cross(now: Time, from: &mut Stack, to: &mut Stack, ecn: Ecn, read_after: Span
 
 #[test]
 fn the_recipe_enables_ecn_and_marks_are_reported() {
-    for (asked, expected) in [("true", Ecn::Ect0), ("false", Ecn::NotEct)] {
+    for (enabled, expected) in [("true", Ecn::Ect0), ("false", Ecn::NotEct)] {
         let mut recipe = object_recipe("8Mbit");
         recipe.set("rate_control.controller", "sabul").unwrap();
-        recipe.set("rate_control.ecn", asked).unwrap();
-        let (mut pair, told) = listening(&recipe, go(), None);
+        recipe.set("rate_control.ecn", enabled).unwrap();
+        let (mut pair, inputs) = listening(&recipe, go(), None);
         let sent = cross(T0, &mut pair.a, &mut pair.b, Ecn::Ce, Span::ZERO);
         assert!(!sent.is_empty() && sent.iter().all(|&ecn| ecn == expected), "{sent:?}");
         pair.b.on_deadline(at(5));
         let reports = cross(at(5), &mut pair.b, &mut pair.a, Ecn::NotEct, Span::ZERO);
         assert!(reports.iter().all(|&ecn| ecn == Ecn::NotEct), "reports are not ECN-capable");
-        let told = told.lock().unwrap();
-        let marked: u64 = told.samples.iter().map(|sample| sample.ecn_ce).sum();
-        assert!(marked > 0 && marked == told.samples.last().unwrap().sent_packets, "{marked}");
+        let inputs = inputs.lock().unwrap();
+        let marked: u64 = inputs.samples.iter().map(|sample| sample.ecn_ce).sum();
+        assert!(marked > 0 && marked == inputs.samples.last().unwrap().sent_packets, "{marked}");
     }
 }
 
 #[test]
 fn late_reading_at_either_end_is_not_part_of_the_round_trip() {
-    let (mut pair, told) = listening(&object_recipe("8Mbit"), go(), None);
+    let (mut pair, inputs) = listening(&object_recipe("8Mbit"), go(), None);
     let late = Span::from_millis(40);
     cross(T0, &mut pair.a, &mut pair.b, Ecn::NotEct, late);
     pair.b.on_deadline(at(45));
     cross(at(45), &mut pair.b, &mut pair.a, Ecn::NotEct, Span::from_millis(30));
-    let first = told.lock().unwrap().samples[0];
+    let first = inputs.lock().unwrap().samples[0];
     assert!(first.rtt < Span::from_millis(1), "{first:?}");
     assert_eq!(first.read_delay, Some(late));
     assert!(first.acked > 0 && first.gro_run.is_some_and(|run| run >= 1.0), "{first:?}");
@@ -381,7 +382,7 @@ fn late_reading_at_either_end_is_not_part_of_the_round_trip() {
 
 #[test]
 fn the_hosts_load_and_the_verdict_reach_the_law() {
-    let (mut pair, told) = listening(&object_recipe("8Mbit"), go(), None);
+    let (mut pair, inputs) = listening(&object_recipe("8Mbit"), go(), None);
     let host = |ms| HostSample {
         run_delay: Some(Span::from_millis(ms)),
         socket_fill: Some(300),
@@ -394,9 +395,9 @@ fn the_hosts_load_and_the_verdict_reach_the_law() {
         pair.b.raise(at(n * 50), HOST_SAMPLE, &mut host(ms));
         pair.run_until(at(n * 50 + 20), &mut Path::default());
     }
-    let told = told.lock().unwrap();
-    assert!(told.samples.iter().all(|sample| sample.verdict == verdict));
-    let hosts: Vec<_> = told.samples.iter().filter_map(|sample| sample.host).collect();
+    let inputs = inputs.lock().unwrap();
+    assert!(inputs.samples.iter().all(|sample| sample.verdict == verdict));
+    let hosts: Vec<_> = inputs.samples.iter().filter_map(|sample| sample.host).collect();
     let delays: Vec<_> = hosts.iter().map(|host| host.run_delay).collect();
     assert_eq!(delays, [None, Some(Span::from_millis(7))]);
     assert!(hosts.iter().all(|host| host.socket_fill == Some(300) && host.steal.is_none()));
@@ -447,7 +448,7 @@ fn a_guessing_receiver_tells_the_sender_when_and_how_long_to_pause() {
     ] {
         recipe.set(&format!("rate_control.{name}"), value).unwrap();
     }
-    let mut pair = begun(&recipe);
+    let mut pair = started(&recipe);
     let mut paused = Vec::new();
     for millis in 200..1_200 {
         if millis % 50 == 25 {
@@ -467,20 +468,20 @@ fn a_guessing_receiver_tells_the_sender_when_and_how_long_to_pause() {
 
 #[test]
 fn a_pause_is_bounded_single_and_only_for_laws_that_support_it() {
-    let lasts = |law: &str, micros: u64, duplicate: bool| {
+    let duration = |law: &str, micros: u64, duplicate: bool| {
         let mut recipe = object_recipe("400Mbit");
         recipe.set("rate_control.controller", law).unwrap();
         if law == "stop_and_go" {
             recipe.set("rate_control.guess_at", "receiver").unwrap();
         }
-        let mut pair = begun(&recipe);
+        let mut pair = started(&recipe);
         pair.b.raise(at(100), PAUSE_NEEDED, &mut Pause(Span::from_micros(micros)));
         pair.exchange(at(100), &mut Path { duplicate, ..Path::default() });
         assert_eq!(pair.a.stats().violations, 0);
         (100..20_000).position(|millis| sends_at(&mut pair, millis)).unwrap()
     };
-    assert!((199..=202).contains(&lasts("stop_and_go", 200_000, false)));
-    assert!((199..=202).contains(&lasts("stop_and_go", 200_000, true)));
-    assert!((9_999..=10_002).contains(&lasts("stop_and_go", u64::MAX / 1_000, false)), "MAX_PAUSE");
-    assert!(lasts("fixed", 200_000, false) < 2);
+    assert!((199..=202).contains(&duration("stop_and_go", 200_000, false)));
+    assert!((199..=202).contains(&duration("stop_and_go", 200_000, true)));
+    assert!((9_999..=10_002).contains(&duration("stop_and_go", u64::MAX / 1_000, false)), "MAX_PAUSE");
+    assert!(duration("fixed", 200_000, false) < 2);
 }

@@ -83,7 +83,7 @@ fn packets_abandoned_in_silence_are_attributed_to_a_cause() {
     settle(&mut pair);
     let lost = stats::<ReceiverReportStats>(&pair.a).packets_lost;
     assert_eq!(lost, 65_900);
-    let told: u64 = stats::<RateControlStats>(&pair.a).lost_by_cause.whole();
+    let told: u64 = stats::<RateControlStats>(&pair.a).lost_by_cause.total();
     assert_eq!(told, lost);
 }
 

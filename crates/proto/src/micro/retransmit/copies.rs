@@ -57,8 +57,8 @@ impl MicroProtocol for KeepCopies {
         let message = message.zip(resolution.find_attribute(PLACE));
         // Both of these wait for every segment.
         let needs_all = resolution.has("in_order") || resolution.has("negative_ack");
-        let rest = resolution.find_attribute(REST_OF_LIFE).filter(|_| !needs_all);
-        let attributes = Attributes { sequence: resolution.attribute(SEQUENCE), message, rest };
+        let lifetime = resolution.find_attribute(REST_OF_LIFE).filter(|_| !needs_all);
+        let attributes = Attributes { sequence: resolution.attribute(SEQUENCE), message, lifetime };
         let declared = self.declared();
         self.attributes = Some(attributes);
         if let Some(copies) = &mut self.copies {
@@ -78,7 +78,7 @@ impl MicroProtocol for KeepCopies {
         if event == BatchEvent::FILL {
             if let Some(copies) = &mut self.copies {
                 copies.repeat(batch, context);
-                copies.tell(context);
+                copies.publish(context);
             }
         } else if batch.is_data() {
             self.copies().with_scoreboard(context, |copies, scoreboard, context| {
@@ -117,9 +117,9 @@ impl MicroProtocol for KeepCopies {
         self.copies.as_ref().map_or(0, |copies| copies.held)
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
         let copies = self.copies.as_ref();
-        tell(&KeepCopiesStats {
+        report(&KeepCopiesStats {
             outstanding: self.unfinished() as u64,
             in_flight_bytes: copies.map_or(0, |copies| copies.in_flight),
             given_up: copies.map_or(0, |copies| copies.given_up),

@@ -9,9 +9,9 @@ use crate::micro::truncated::expand;
 struct Open {
     message: u64,
     first: u64,
-    /// Number of segments so far; `left`: those that have not arrived.
+    /// Number of segments so far; `pending`: those that have not arrived.
     segments: u32,
-    left: u32,
+    pending: u32,
     /// Whether the last segment has been sent.
     ended: bool,
     failed: bool,
@@ -32,10 +32,10 @@ impl Ledger {
         let same = |open: &&mut Open| open.message as u32 == message && !open.ended;
         if let Some(open) = self.open.back_mut().filter(same) {
             open.segments += 1;
-            open.left += u32::from(!open.failed);
+            open.pending += u32::from(!open.failed);
             open.ended = last;
             let keep = !open.failed;
-            self.tidy();
+            self.drop_finished();
             return keep;
         }
         let message = expand(message, self.newest);
@@ -44,7 +44,7 @@ impl Ledger {
             message,
             first: sequence,
             segments: 1,
-            left: 1,
+            pending: 1,
             ended: last,
             failed: false,
         });
@@ -52,8 +52,8 @@ impl Ledger {
     }
 
     fn find(&mut self, sequence: u64) -> Option<&mut Open> {
-        let behind = self.open.partition_point(|open| open.first <= sequence);
-        let open = self.open.get_mut(behind.checked_sub(1)?)?;
+        let index = self.open.partition_point(|open| open.first <= sequence);
+        let open = self.open.get_mut(index.checked_sub(1)?)?;
         (sequence < open.first + u64::from(open.segments)).then_some(open)
     }
 
@@ -65,9 +65,9 @@ impl Ledger {
     /// Records that a segment has arrived; returns its message if all of it has.
     pub(super) fn arrived(&mut self, sequence: u64) -> Option<u64> {
         let open = self.find(sequence)?;
-        open.left = open.left.saturating_sub(1);
-        let settled = (open.left == 0 && open.ended && !open.failed).then_some(open.message);
-        self.tidy();
+        open.pending = open.pending.saturating_sub(1);
+        let settled = (open.pending == 0 && open.ended && !open.failed).then_some(open.message);
+        self.drop_finished();
         settled
     }
 
@@ -75,9 +75,9 @@ impl Ledger {
     /// given up.
     pub(super) fn fail(&mut self, sequence: u64) -> Option<(u64, std::ops::Range<u64>)> {
         let open = self.find(sequence).filter(|open| !open.failed)?;
-        (open.failed, open.left) = (true, 0);
+        (open.failed, open.pending) = (true, 0);
         let failed = (open.message, open.first..open.first + u64::from(open.segments));
-        self.tidy();
+        self.drop_finished();
         Some(failed)
     }
 
@@ -87,9 +87,9 @@ impl Ledger {
         self.open.iter().find(known).map(|open| open.first)
     }
 
-    fn tidy(&mut self) {
+    fn drop_finished(&mut self) {
         // A failed message may never end; once another has started it has no more segments.
-        while self.open.front().is_some_and(|open| open.left == 0 && (open.ended || self.open.len() > 1)) {
+        while self.open.front().is_some_and(|open| open.pending == 0 && (open.ended || self.open.len() > 1)) {
             self.open.pop_front();
         }
     }

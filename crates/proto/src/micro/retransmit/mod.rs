@@ -29,8 +29,8 @@ fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'
     let RetransmitConfig { keep, probe, .. } = parameters.read();
     match peers.get::<BitmapAckConfig>().map(|reports| reports.when) {
         Some(When::Interval | When::Law) if keep == Keep::Object && !probe => {
-            let wanted = "must be true with `bitmap_ack.when` = `interval` or `law`, or losses of the last packets go unnoticed; set it to true, or bitmap_ack.when to segment, chunk or round";
-            Err(("probe", wanted.to_owned()))
+            let problem = "must be true with `bitmap_ack.when` = `interval` or `law`, or losses of the last packets go unnoticed; set it to true, or bitmap_ack.when to segment, chunk or round";
+            Err(("probe", problem.to_owned()))
         }
         _ => Ok(()),
     }

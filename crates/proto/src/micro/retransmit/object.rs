@@ -119,7 +119,7 @@ impl KeepObject {
             let added = if in_parts {
                 self.repeat_part(seq, record, batch, context)
             } else {
-                self.repeat_whole(seq, record, batch, context)
+                self.repeat_packet(seq, record, batch, context)
             };
             if added.is_none() {
                 return;
@@ -127,7 +127,7 @@ impl KeepObject {
         }
     }
 
-    fn repeat_whole(
+    fn repeat_packet(
         &mut self,
         seq: u64,
         record: Record,
@@ -388,7 +388,7 @@ impl MicroProtocol for KeepObject {
         self.table.as_ref().map_or(0, |table| table.unacknowledged() as usize)
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&self.counters);
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&self.counters);
     }
 }

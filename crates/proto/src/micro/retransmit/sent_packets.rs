@@ -88,10 +88,10 @@ impl Segment {
     }
 
     /// Returns the offset of the first packet not known to have arrived, or the end of the last one sent.
-    /// Everything in the first `whole_words` words has arrived.
-    fn released(&self, whole_words: usize) -> Option<u64> {
+    /// Everything in the first `complete_words` words has arrived.
+    fn released(&self, complete_words: usize) -> Option<u64> {
         let sent = usize::from(self.sent);
-        let words = self.acked[..sent.div_ceil(64)].iter().enumerate().skip(whole_words);
+        let words = self.acked[..sent.div_ceil(64)].iter().enumerate().skip(complete_words);
         let mut holes = words.map(|(w, acked)| (w + 1, w * 64 + acked.trailing_ones() as usize));
         let first = holes.find_map(|(next, hole)| (hole < sent.min(next * 64)).then_some(hole));
         match first {
@@ -149,7 +149,7 @@ pub(crate) struct SentPackets {
     /// Number of the first segment in `segments`.
     base: u64,
     /// Number of that segment's leading words of which everything has arrived.
-    whole_words: usize,
+    complete_words: usize,
     segments: VecDeque<Segment>,
     free: Vec<Segment>,
     next_seq: u64,
@@ -168,7 +168,7 @@ impl SentPackets {
     pub(crate) fn new(overhead: usize) -> Self {
         Self {
             base: 0,
-            whole_words: 0,
+            complete_words: 0,
             segments: VecDeque::with_capacity(64),
             free: Vec::with_capacity(64),
             next_seq: 0,
@@ -198,8 +198,9 @@ impl SentPackets {
     /// Number of packets from the oldest not known to have arrived to the newest, as of
     /// [`SentPackets::retire_complete`].
     pub(crate) fn span(&self) -> u64 {
-        let word = self.segments.front().and_then(|segment| segment.acked.get(self.whole_words));
-        let arrived = self.whole_words as u64 * 64 + word.map_or(0, |word| u64::from(word.trailing_ones()));
+        let word = self.segments.front().and_then(|segment| segment.acked.get(self.complete_words));
+        let arrived =
+            self.complete_words as u64 * 64 + word.map_or(0, |word| u64::from(word.trailing_ones()));
         self.next_seq - self.base * PACKETS - arrived
     }
 
@@ -215,7 +216,7 @@ impl SentPackets {
 
     /// Offset below which everything has arrived.
     pub(crate) fn released(&self) -> Option<u64> {
-        self.segments.front().and_then(|segment| segment.released(self.whole_words))
+        self.segments.front().and_then(|segment| segment.released(self.complete_words))
     }
 
     /// Whether retransmissions may be queued.
@@ -246,7 +247,7 @@ impl SentPackets {
                 self.segments.push_back(segment);
             }
             let Some(segment) = self.segments.back_mut() else { return };
-            let (here, behind) = offsets.split_at(offsets.len().min(PACKETS as usize - index));
+            let (here, later) = offsets.split_at(offsets.len().min(PACKETS as usize - index));
             for (i, (record, &offset)) in segment.records[index..].iter_mut().zip(here).enumerate() {
                 *record = Record { offset, pn: first.pn + i as u64, ..first };
             }
@@ -255,7 +256,7 @@ impl SentPackets {
             self.next_seq += packets;
             self.in_flight.add(packets, packets * u64::from(first.len));
             first.pn += packets;
-            offsets = behind;
+            offsets = later;
         }
     }
 
@@ -314,12 +315,12 @@ impl SentPackets {
             return;
         }
         let (mut expired, mut losses) = (std::mem::take(&mut self.expired), std::mem::take(&mut self.losses));
-        let said = |seq| match self.unacked(seq) {
+        let state_of = |seq| match self.unacked(seq) {
             Some(_) => Reported::Missing,
             None if seq < self.next_seq => Reported::Arrived,
             None => Reported::NeverSent,
         };
-        expired.settle(rule, duplicates, said, |lost, len| {
+        expired.settle(rule, duplicates, state_of, |lost, len| {
             change.lost_packets += 1;
             change.lost_bytes += u64::from(len);
             losses.push(lost);
@@ -401,7 +402,7 @@ impl SentPackets {
                 // Later packets were sent later still; resent ones are even newer.
                 break;
             }
-            self.lose(seq, rule, change);
+            self.mark_lost(seq, rule, change);
         }
     }
 
@@ -411,12 +412,12 @@ impl SentPackets {
             self.retire();
         }
         let Some(first) = self.segments.front() else { return };
-        let arrived = first.acked[self.whole_words..].iter().take_while(|word| **word == u64::MAX).count();
-        self.whole_words += arrived;
+        let arrived = first.acked[self.complete_words..].iter().take_while(|word| **word == u64::MAX).count();
+        self.complete_words += arrived;
     }
 
     fn retire(&mut self) {
-        self.whole_words = 0;
+        self.complete_words = 0;
         if let Some(mut segment) = self.segments.pop_front() {
             segment.reset();
             self.free.push(segment);
@@ -429,11 +430,11 @@ impl SentPackets {
         while bits != 0 {
             let seq = segment * PACKETS + word as u64 * 64 + u64::from(bits.trailing_zeros());
             bits &= bits - 1;
-            self.lose(seq, rule, change);
+            self.mark_lost(seq, rule, change);
         }
     }
 
-    fn lose(&mut self, seq: u64, rule: &LossBoundary, change: &mut Change) {
+    fn mark_lost(&mut self, seq: u64, rule: &LossBoundary, change: &mut Change) {
         let Some(record) = self.unacked(seq) else { return };
         if record.state == PacketState::InFlight && rule.is_lost(record) {
             change.lost_packets += 1;
@@ -456,7 +457,7 @@ impl SentPackets {
 
     /// Records that the oldest segment's packets below its `upto`-th have arrived.
     fn ack_below(&mut self, upto: usize, change: &mut Change) {
-        for word in self.whole_words..upto.div_ceil(64) {
+        for word in self.complete_words..upto.div_ceil(64) {
             let bits = (upto - word * 64).min(64);
             let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
             let sent = self.segments[0].sent_mask(word);

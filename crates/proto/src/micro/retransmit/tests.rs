@@ -264,8 +264,8 @@ fn copies_use_limited_memory_and_one_message_is_always_sent() {
             }
             let mut lose = |_| true;
             pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
-            let (left, outstanding) = (pair.a.stats().data_sent, pair.a.unfinished() as u64);
-            assert!(left.abs_diff(sent) <= 1, "{acks}, {memory}: {left} packets");
+            let (data_sent, outstanding) = (pair.a.stats().data_sent, pair.a.unfinished() as u64);
+            assert!(data_sent.abs_diff(sent) <= 1, "{acks}, {memory}: {data_sent} packets");
             assert_eq!(outstanding, 100);
             pair.run_until(T0 + Span::from_secs(100), &mut Path::default());
             assert_eq!((pair.received_by_b().len(), pair.a.stats().messages_submitted), (100, 100), "{acks}");
@@ -286,8 +286,11 @@ fn memory_for_silent_peers_is_bounded_as_documented() {
         pair.exchange(now, &mut Path { lose: Some(&mut lose), ..Path::default() });
         pair.run_until(now, &mut Path { lose: Some(&mut lose), ..Path::default() });
     }
-    let left = stats::<SequencedSegmentStats>(&pair.a).sent;
-    assert!((7_900..=8_389).contains(&left), "{left} messages of 1,000 bytes are kept by `msg`, of 8 MiB");
+    let data_sent = stats::<SequencedSegmentStats>(&pair.a).sent;
+    assert!(
+        (7_900..=8_389).contains(&data_sent),
+        "{data_sent} messages of 1,000 bytes are kept by `msg`, of 8 MiB"
+    );
     assert_eq!(preset("sensor").get("retransmit", "memory"), Some("16MiB"), "docs/security.md");
 }
 
@@ -414,9 +417,9 @@ fn run(acks: &str, bad: &Bad, lens: &[usize], both: bool) {
     if both {
         assert_eq!(std::iter::from_fn(|| pair.a.recv()).count(), lens.len());
     }
-    let mut told = settled(&mut pair);
-    told.sort_unstable();
-    assert_eq!(told, (0..lens.len() as u64).map(|n| (n, true)).collect::<Vec<_>>());
+    let mut outcomes = settled(&mut pair);
+    outcomes.sort_unstable();
+    assert_eq!(outcomes, (0..lens.len() as u64).map(|n| (n, true)).collect::<Vec<_>>());
     assert_eq!((pair.a.unfinished(), pair.b.unfinished(), pair.a.stats().violations), (0, 0, 0));
     assert_eq!((stats::<KeepCopiesStats>(&pair.a).in_flight_bytes, pair.a.deadline()), (0, None));
 }

@@ -120,7 +120,7 @@ fn merged_packets_arrive_and_are_lost_together() {
 /// The slices of tasks other than the receiver.
 fn others(host: &ReceivingHost) -> Vec<RunSlice> {
     let trace = host.cpu().scheduler().ledger().trace().unwrap();
-    assert_eq!(trace.left_out(), 0);
+    assert_eq!(trace.omitted(), 0);
     trace.slices().iter().filter(|slice| slice.task != host.task(0)).copied().collect()
 }
 

@@ -121,13 +121,13 @@ impl Fair {
 
     /// `entity_eligible`.
     fn is_eligible(&self, id: TaskId) -> bool {
-        let own = self.task(id).virtual_time;
+        let own_time = self.task(id).virtual_time;
         let ahead: i128 = self
             .runnable
             .iter()
             .map(|&other| {
                 let other = self.task(other);
-                i128::from(other.virtual_time - own) * i128::from(other.weight)
+                i128::from(other.virtual_time - own_time) * i128::from(other.weight)
             })
             .sum();
         ahead >= 0
@@ -292,12 +292,12 @@ impl Scheduler for Fair {
 
     fn view(&self, id: TaskId) -> TaskView {
         let task = self.task(id);
-        let left = (task.deadline - task.virtual_time).max(0) * task.weight / NICE_0_WEIGHT;
+        let remaining = (task.deadline - task.virtual_time).max(0) * task.weight / NICE_0_WEIGHT;
         TaskView {
             runnable: task.state == FairTaskState::Runnable,
             priority: (120 + i16::from(task.nice)) as u8,
             sleep_average: Span::ZERO,
-            slice_left: Span::from_nanos(left as u64),
+            slice_remaining: Span::from_nanos(remaining as u64),
         }
     }
 

@@ -35,14 +35,14 @@ pub struct Trace {
     samples: Vec<Sample>,
     limit: usize,
     sample_gap: Span,
-    left_out: u64,
+    omitted: u64,
 }
 
 impl Trace {
     /// Creates a trace of up to `limit` slices and samples. Samples of a task are at least `sample_gap`
     /// apart, except at task switches.
     pub fn new(limit: usize, sample_gap: Span) -> Self {
-        Self { slices: Vec::new(), samples: Vec::new(), limit, sample_gap, left_out: 0 }
+        Self { slices: Vec::new(), samples: Vec::new(), limit, sample_gap, omitted: 0 }
     }
 
     /// Returns every period in which a task held the core, in time order.
@@ -56,8 +56,8 @@ impl Trace {
     }
 
     /// Returns the number of slices and samples beyond the limit.
-    pub fn left_out(&self) -> u64 {
-        self.left_out
+    pub fn omitted(&self) -> u64 {
+        self.omitted
     }
 
     /// Returns the slices, merged across gaps shorter than `gap` in which no other task ran. A receiver that
@@ -79,7 +79,7 @@ impl Trace {
         if self.slices.len() < self.limit {
             self.slices.push(slice);
         } else {
-            self.left_out += 1;
+            self.omitted += 1;
         }
     }
 }
@@ -268,7 +268,7 @@ impl Ledger {
         if trace.samples.len() < trace.limit {
             trace.samples.push(sample);
         } else {
-            trace.left_out += 1;
+            trace.omitted += 1;
         }
     }
 }
@@ -349,6 +349,6 @@ mod tests {
             ledger.switch(at(2 * ms + 1), None);
         }
         let trace = ledger.trace().unwrap();
-        assert_eq!((trace.slices().len(), trace.left_out()), (2, 8));
+        assert_eq!((trace.slices().len(), trace.omitted()), (2, 8));
     }
 }

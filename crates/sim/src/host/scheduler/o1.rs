@@ -250,14 +250,14 @@ impl O1 {
         let tick = self.config.tick;
         let task = &mut self.tasks[id.index()];
         let waited = now.since(task.stamp);
-        let counted = match task.credit {
+        let credited = match task.credit {
             Credit::Interrupted => Some(waited),
             Credit::Interactive => Some(Span::from_nanos(waited.as_nanos() * QUEUE_WEIGHT_128THS / 128)),
             Credit::Normal | Credit::NonInteractive => None,
         };
-        if let Some(counted) = counted {
+        if let Some(credited) = credited {
             let before = task.priority;
-            task.credit_sleep(task.stamp + counted, tick);
+            task.credit_sleep(task.stamp + credited, tick);
             let after = task.priority;
             if after != before {
                 self.active.remove(before, id);
@@ -330,9 +330,9 @@ impl O1 {
             self.end_slice(now, id);
             return self.schedule(now);
         }
-        let whole = slice_for(task.static_priority).as_nanos() / tick.as_nanos();
+        let full_slice = slice_for(task.static_priority).as_nanos() / tick.as_nanos();
         let granularity = task.granularity(tick);
-        let rests = (whole - task.slice_ticks.min(whole)).is_multiple_of(granularity);
+        let rests = (full_slice - task.slice_ticks.min(full_slice)).is_multiple_of(granularity);
         if task.is_interactive() && rests && task.slice_ticks >= granularity {
             let level = task.priority;
             self.active.remove(level, id);
@@ -444,7 +444,7 @@ impl Scheduler for O1 {
             runnable: matches!(task.state, O1TaskState::Active | O1TaskState::Expired),
             priority: task.priority,
             sleep_average: Span::from_nanos(task.sleep_average),
-            slice_left: self.config.tick * task.slice_ticks,
+            slice_remaining: self.config.tick * task.slice_ticks,
         }
     }
 

@@ -65,5 +65,5 @@ pub struct TaskView {
     /// The O(1) scheduler's sleep average; zero for the fair one.
     pub sleep_average: Span,
     /// Remaining time slice.
-    pub slice_left: Span,
+    pub slice_remaining: Span,
 }

@@ -86,8 +86,8 @@ impl Codel {
     }
 
     /// Whether the delay has exceeded the target for an interval (`dodequeue` of RFC 8289 section 5.6).
-    fn may_drop(&mut self, now: Time, sojourn: Span, behind: u64) -> bool {
-        if sojourn < self.spec.target || behind <= self.largest_packet {
+    fn may_drop(&mut self, now: Time, sojourn: Span, queued: u64) -> bool {
+        if sojourn < self.spec.target || queued <= self.largest_packet {
             self.first_above = None;
             return false;
         }
@@ -100,11 +100,11 @@ impl Codel {
         }
     }
 
-    /// Decides on the packet at the front, which was queued for `sojourn` and leaves `behind` bytes in the
+    /// Decides on the packet at the front, which was queued for `sojourn` and leaves `queued` bytes in the
     /// queue (`deque` of RFC 8289 section 5.5, one iteration per call).
-    pub(super) fn judge(&mut self, now: Time, sojourn: Span, behind: u64, packet: &Parcel) -> Verdict {
+    pub(super) fn decide(&mut self, now: Time, sojourn: Span, queued: u64, packet: &Parcel) -> Verdict {
         self.largest_packet = self.largest_packet.max(packet.bytes());
-        let too_slow = self.may_drop(now, sojourn, behind);
+        let too_slow = self.may_drop(now, sojourn, queued);
         if self.phase == Phase::Entering {
             self.enter(now);
         } else if let (Phase::Continuing(due), true) = (self.phase, too_slow) {

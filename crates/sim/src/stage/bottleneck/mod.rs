@@ -67,14 +67,14 @@ struct Serving {
 /// Maximum time for which packets of a batch are served as one. A longer batch leaves in parts, each when its
 /// last packet has been sent: as a whole it would arrive late, and acknowledging it all at once would make
 /// the next batch as long. `haul-lab wan` splits GSO packets in the same way.
-const GRAIN: Span = Span::from_micros(100);
+const MAX_GRANULARITY: Span = Span::from_micros(100);
 
-/// Single server with a fixed rate and a queue. Batches are served in parts of at most [`GRAIN`].
+/// Single server with a fixed rate and a queue. Batches are served in parts of at most [`MAX_GRANULARITY`].
 #[derive(Debug)]
 pub(super) struct Bottleneck {
     rate: Rate,
-    /// Bytes sent in [`GRAIN`].
-    grain: u64,
+    /// Bytes sent in [`MAX_GRANULARITY`].
+    granularity: u64,
     limit: Limit,
     discipline: Discipline,
     waiting: VecDeque<Waiting>,
@@ -82,7 +82,7 @@ pub(super) struct Bottleneck {
     waiting_packets: u64,
     serving: Option<Serving>,
     /// Remainder of rounding to nanoseconds in this busy period: bits x 10^9, less than `rate`.
-    carry: u64,
+    remainder: u64,
     rng: Rng,
 }
 
@@ -93,14 +93,14 @@ impl Bottleneck {
     pub(super) fn new(spec: &BottleneckSpec, rng: Rng) -> Self {
         let mut bottleneck = Self {
             rate: spec.rate,
-            grain: spec.rate.bytes_in(GRAIN),
+            granularity: spec.rate.bytes_in(MAX_GRANULARITY),
             limit: Limit::Packets(1),
             discipline: Discipline::TailDrop,
             waiting: VecDeque::with_capacity(1_024),
             waiting_bytes: 0,
             waiting_packets: 0,
             serving: None,
-            carry: 0,
+            remainder: 0,
             rng,
         };
         bottleneck.set_queue(&spec.queue);
@@ -120,10 +120,10 @@ impl Bottleneck {
         let Some(Serving { parcel, done }) = self.serving else {
             return StandingQueue { bytes: 0, packets: 0 };
         };
-        let left = done.since(now).as_nanos();
-        let bytes = match left.checked_mul(self.rate.as_bps()) {
+        let nanos = done.since(now).as_nanos();
+        let bytes = match nanos.checked_mul(self.rate.as_bps()) {
             Some(bits) => bits.div_ceil(BYTE),
-            None => self.rate.bytes_in(Span::from_nanos(left)),
+            None => self.rate.bytes_in(Span::from_nanos(nanos)),
         };
         let bytes = bytes.min(parcel.bytes());
         let each = u64::from(parcel.bytes_of(0)).max(1);
@@ -140,11 +140,11 @@ impl Bottleneck {
 
     /// Returns the leading packets of the parcel that fit within the limit.
     fn room(&self, mut queue: StandingQueue, parcel: &Parcel) -> u64 {
-        let whole = StandingQueue {
+        let with_parcel = StandingQueue {
             bytes: queue.bytes + parcel.bytes(),
             packets: queue.packets + u64::from(parcel.packets()),
         };
-        if self.limit.allows(whole, self.rate) {
+        if self.limit.allows(with_parcel, self.rate) {
             return parcel.present();
         }
         let mut taken = 0;
@@ -173,7 +173,7 @@ impl Bottleneck {
         let front = self.waiting.front_mut()?;
         let most = match self.discipline {
             Discipline::Codel(_) => 1,
-            _ => (self.grain / u64::from(front.parcel.bytes_of(0)).max(1)).max(1),
+            _ => (self.granularity / u64::from(front.parcel.bytes_of(0)).max(1)).max(1),
         };
         let taken = if u64::from(front.parcel.packets()) > most {
             let first = front.parcel.first(most as u32);
@@ -192,7 +192,7 @@ impl Bottleneck {
         self.serving = None;
         while let Some(Waiting { mut parcel, since }) = self.dequeue() {
             if let Discipline::Codel(codel) = &mut self.discipline {
-                match codel.judge(now, now.since(since), self.waiting_bytes, &parcel) {
+                match codel.decide(now, now.since(since), self.waiting_bytes, &parcel) {
                     Verdict::Send => {}
                     Verdict::Mark => {
                         out.count_marked(parcel.packets());
@@ -208,7 +208,7 @@ impl Bottleneck {
             self.serving = Some(Serving { parcel, done });
             return;
         }
-        self.carry = 0;
+        self.remainder = 0;
         if let Discipline::Red(red) = &mut self.discipline {
             red.on_idle(now);
         }
@@ -217,20 +217,20 @@ impl Bottleneck {
     /// Returns the transmission time of `bytes`, exact to the nanosecond over a busy period.
     fn time_for(&mut self, bytes: u64) -> Span {
         let rate = self.rate.as_bps().max(1);
-        let Some(work) = bytes.checked_mul(BYTE).and_then(|work| work.checked_add(self.carry)) else {
+        let Some(work) = bytes.checked_mul(BYTE).and_then(|work| work.checked_add(self.remainder)) else {
             return self.rate.time_for(bytes);
         };
-        self.carry = work % rate;
+        self.remainder = work % rate;
         Span::from_nanos(work / rate)
     }
 
     fn set_rate(&mut self, now: Time, rate: Rate) {
-        let left = self.unsent(now).bytes;
+        let unsent_bytes = self.unsent(now).bytes;
         self.rate = rate;
-        self.grain = rate.bytes_in(GRAIN);
-        self.carry = 0;
+        self.granularity = rate.bytes_in(MAX_GRANULARITY);
+        self.remainder = 0;
         if self.serving.is_some() {
-            let done = now + self.time_for(left);
+            let done = now + self.time_for(unsent_bytes);
             self.serving = self.serving.map(|serving| Serving { done, ..serving });
         }
     }
@@ -243,7 +243,7 @@ impl Stage for Bottleneck {
         out.drop(parcel.without(fits), DropReason::QueueFull);
         let parcel = parcel.only(fits);
         if let Discipline::Red(red) = &mut self.discipline {
-            let decision = red.judge(now, queue.bytes, &parcel, self.rate);
+            let decision = red.decide(now, queue.bytes, &parcel, self.rate);
             out.drop(parcel.only(decision.dropped), DropReason::Red);
             out.count_marked((parcel.present() & decision.marked).count_ones());
             for (part, is_marked) in parcel.without(decision.dropped).cut(decision.marked) {

@@ -83,7 +83,7 @@ impl Red {
     }
 
     /// Decides on every packet of a parcel that arrives at a queue of `queued` bytes.
-    pub(super) fn judge(&mut self, now: Time, mut queued: u64, parcel: &Parcel, rate: Rate) -> Decision {
+    pub(super) fn decide(&mut self, now: Time, mut queued: u64, parcel: &Parcel, rate: Rate) -> Decision {
         let mut decision = Decision::default();
         for index in parcel.indices() {
             let bytes = u64::from(parcel.bytes_of(index));

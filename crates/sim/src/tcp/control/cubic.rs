@@ -16,7 +16,7 @@ pub struct CubicConfig {
     pub fast_convergence: bool,
     /// Whether the Reno-friendly region grows by one segment per round trip above the window before the last
     /// loss (section 4.3). Linux's `tcp_cubic.c` does not do so.
-    pub reno_beyond: bool,
+    pub reno_above: bool,
     /// Minimum growth per round trip, as a share of the window, for a flow that has left slow start without a
     /// loss: 1/20 in Linux, none in the RFC.
     pub exploring: f64,
@@ -30,7 +30,7 @@ impl Default for CubicConfig {
             c: 0.4,
             beta: 0.7,
             fast_convergence: true,
-            reno_beyond: false,
+            reno_above: false,
             exploring: 0.05,
             hystart: Some(HystartConfig::default()),
         }
@@ -120,7 +120,7 @@ impl Cubic {
     }
 
     fn avoidance(&mut self, ack: &AckSample) {
-        let CubicConfig { c, beta, reno_beyond, exploring, .. } = self.config;
+        let CubicConfig { c, beta, reno_above, exploring, .. } = self.config;
         let acked = ack.acked as f64;
         let epoch = self.epoch.get_or_insert_with(|| {
             // No loss has shown a maximum above this window, so the plateau is here.
@@ -130,7 +130,7 @@ impl Cubic {
         let t = ack.now.since(epoch.start).as_secs_f64();
         // Section 4.3: as fast as Reno with this decrease factor.
         let alpha =
-            if reno_beyond && epoch.estimate >= self.prior { 1.0 } else { 3.0 * (1.0 - beta) / (1.0 + beta) };
+            if reno_above && epoch.estimate >= self.prior { 1.0 } else { 3.0 * (1.0 - beta) / (1.0 + beta) };
         epoch.estimate += alpha * acked / self.window;
         let step = if cubic_window(t, epoch.k, epoch.origin, c) < epoch.estimate {
             epoch.estimate - self.window
@@ -287,8 +287,8 @@ mod tests {
     #[test]
     fn the_reno_friendly_part_is_slower_than_reno_by_default() {
         // 10 segments, a loss, then 60 round trips of 1 ms, in which the function stays flat.
-        for (reno_beyond, least, most) in [(false, 36, 39), (true, 60, 66)] {
-            let config = CubicConfig { hystart: None, reno_beyond, ..CubicConfig::default() };
+        for (reno_above, least, most) in [(false, 36, 39), (true, 60, 66)] {
+            let config = CubicConfig { hystart: None, reno_above, ..CubicConfig::default() };
             let mut cubic = Cubic::new(config, 10);
             cubic.on_loss(&LossSample { now: Time::ZERO, in_flight: 9, acked: 1 });
             assert_eq!(cubic.window(), 7);

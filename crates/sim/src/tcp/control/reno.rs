@@ -13,13 +13,13 @@ pub struct Reno {
     window: u64,
     threshold: u64,
     /// Segments delivered since the window last grew.
-    counted: u64,
+    acked: u64,
 }
 
 impl Reno {
     /// Creates the law in slow start, with `initial` segments.
     pub fn new(initial: u64) -> Self {
-        Self { window: initial, threshold: u64::MAX, counted: 0 }
+        Self { window: initial, threshold: u64::MAX, acked: 0 }
     }
 }
 
@@ -34,9 +34,9 @@ impl Control for Reno {
         }
         let slow = ack.acked.min(self.threshold.saturating_sub(self.window));
         self.window += slow;
-        self.counted += ack.acked - slow;
-        while self.counted >= self.window {
-            self.counted -= self.window;
+        self.acked += ack.acked - slow;
+        while self.acked >= self.window {
+            self.acked -= self.window;
             self.window += 1;
         }
     }
@@ -44,7 +44,7 @@ impl Control for Reno {
     fn on_loss(&mut self, _: &LossSample) {
         self.threshold = (self.window / 2).max(MIN_WINDOW);
         self.window = self.threshold;
-        self.counted = 0;
+        self.acked = 0;
     }
 
     fn on_recovered(&mut self, _: Time) {}
@@ -52,7 +52,7 @@ impl Control for Reno {
     fn on_timeout(&mut self, _: Time) {
         self.threshold = (self.window / 2).max(MIN_WINDOW);
         self.window = 1;
-        self.counted = 0;
+        self.acked = 0;
     }
 
     fn window(&self) -> u64 {

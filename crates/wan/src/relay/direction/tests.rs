@@ -31,13 +31,13 @@ fn at(micros: u64) -> Time {
 /// A direction and the packets that have left it.
 struct Bench {
     direction: Direction,
-    left: Vec<Vec<u8>>,
+    delivered: Vec<Vec<u8>>,
 }
 
 impl Bench {
     fn new(spec: &PathSpec) -> Self {
         let direction = Direction::new(spec, 1).unwrap();
-        Self { direction, left: Vec::new() }
+        Self { direction, delivered: Vec::new() }
     }
 
     /// Offers packets of these sizes at the same time.
@@ -52,14 +52,14 @@ impl Bench {
     }
 
     /// Returns the number of packets that have left by then.
-    fn left_by(&mut self, micros: u64) -> usize {
+    fn delivered_by(&mut self, micros: u64) -> usize {
         self.direction.advance(at(micros));
-        let left = RefCell::new(&mut self.left);
+        let delivered = RefCell::new(&mut self.delivered);
         assert!(self.direction.deliver(|batch, bytes| {
-            left.borrow_mut().extend(bytes.chunks(batch.segment.max(1)).map(<[u8]>::to_vec));
+            delivered.borrow_mut().extend(bytes.chunks(batch.segment.max(1)).map(<[u8]>::to_vec));
             Ok(batch.packets)
         }));
-        self.left.len()
+        self.delivered.len()
     }
 }
 
@@ -68,12 +68,12 @@ fn a_lone_packet_takes_its_serialisation_and_half_the_round_trip() {
     let mut bench = Bench::new(&path(100, 12, 0.0));
     // 1,500 bytes at 12 Mbit/s take 1 ms.
     bench.offer(500, &[1_472, 1_472]);
-    assert_eq!(bench.left_by(51_499), 0);
-    assert_eq!(bench.left_by(51_500), 1);
-    assert_eq!(bench.left_by(52_499), 1);
-    assert_eq!(bench.left_by(52_500), 2);
+    assert_eq!(bench.delivered_by(51_499), 0);
+    assert_eq!(bench.delivered_by(51_500), 1);
+    assert_eq!(bench.delivered_by(52_499), 1);
+    assert_eq!(bench.delivered_by(52_500), 2);
     bench.offer(900_000, &[1_472]);
-    assert_eq!((bench.left_by(950_999), bench.left_by(951_000)), (2, 3));
+    assert_eq!((bench.delivered_by(950_999), bench.delivered_by(951_000)), (2, 3));
     assert_eq!(bench.direction.next_event(), None);
 }
 
@@ -87,7 +87,7 @@ fn the_queue_holds_one_bandwidth_delay_product_and_drops_the_rest() {
     // After 1 ms of draining, ten more packets fit.
     bench.offer(1_000, &[1_472; 20]);
     assert_eq!(bench.dropped(DropReason::QueueFull), 510);
-    assert_eq!(bench.left_by(1_000_000), 1_010);
+    assert_eq!(bench.delivered_by(1_000_000), 1_010);
 }
 
 #[test]
@@ -105,30 +105,30 @@ fn packets_dropped_by_a_full_queue_use_no_memory() {
 fn packets_beyond_the_mtu_do_not_pass() {
     let mut bench = Bench::new(&path(10, 100, 0.0));
     bench.offer(0, &[1_473, 1_472]);
-    assert_eq!(bench.left_by(100_000), 1);
+    assert_eq!(bench.delivered_by(100_000), 1);
     assert_eq!(bench.dropped(DropReason::TooLarge), 1);
 }
 
 #[test]
 fn random_losses_follow_the_seed_and_the_direction() {
-    let left = |seed, way| {
+    let delivered_packets = |seed, way| {
         let spec = path(10, 1_000, 0.01);
         let direction = Direction::new(&spec, Way::seed(way, seed)).unwrap();
-        let mut bench = Bench { direction, left: Vec::new() };
+        let mut bench = Bench { direction, delivered: Vec::new() };
         let mut lost = Vec::new();
         for i in 0..20_000u64 {
             bench.offer(i * 100, &[1_000]);
-            bench.left_by(i * 100);
+            bench.delivered_by(i * 100);
             lost.push(bench.dropped(DropReason::Random));
         }
         lost
     };
-    let first = left(1, Way::Forth);
+    let first = delivered_packets(1, Way::Forth);
     // 200 expected, standard deviation 14.1; tolerance 5 standard deviations.
     assert!((130..270).contains(&first[19_999]), "{}", first[19_999]);
-    assert_eq!(first, left(1, Way::Forth));
-    assert_ne!(first, left(2, Way::Forth));
-    assert_ne!(first, left(1, Way::Back));
+    assert_eq!(first, delivered_packets(1, Way::Forth));
+    assert_ne!(first, delivered_packets(2, Way::Forth));
+    assert_ne!(first, delivered_packets(1, Way::Back));
 }
 
 #[test]
@@ -175,10 +175,13 @@ fn packets_beyond_the_memory_are_counted_and_later_ones_pass() {
     }
     let lost = bench.dropped(DropReason::Carrier);
     assert!((1_000..6_400).contains(&lost), "{lost}");
-    let left = bench.left_by(1_000_000) as u64;
-    assert_eq!(left + lost, 6_400);
+    let delivered = bench.delivered_by(1_000_000) as u64;
+    assert_eq!(delivered + lost, 6_400);
     bench.offer(2_000_000, &[1_000; 16]);
-    assert_eq!((bench.left_by(3_000_000) as u64, bench.dropped(DropReason::Carrier)), (left + 16, lost));
+    assert_eq!(
+        (bench.delivered_by(3_000_000) as u64, bench.dropped(DropReason::Carrier)),
+        (delivered + 16, lost)
+    );
 }
 
 proptest! {
@@ -195,20 +198,20 @@ proptest! {
             now += step;
             bench.offer(now, &vec![size; count]);
             offered += count as u64;
-            let before = bench.left.len();
-            let left = bench.left_by(now);
-            let bytes: u64 = bench.left.iter().map(|packet| packet.len() as u64 + 28).sum();
+            let before = bench.delivered.len();
+            let delivered = bench.delivered_by(now);
+            let bytes: u64 = bench.delivered.iter().map(|packet| packet.len() as u64 + 28).sum();
             let busy = at(now).since(Time::ZERO + rtt / 2);
-            prop_assert!(left >= before && rate.bytes_in(busy) + 1 >= bytes);
+            prop_assert!(delivered >= before && rate.bytes_in(busy) + 1 >= bytes);
         }
         // No packet stays longer than a full queue takes to drain.
         let most = rate.time_for(queue(20, mbps).0) + rtt;
-        bench.left_by(now + most.as_nanos() / 1_000 + 1);
+        bench.delivered_by(now + most.as_nanos() / 1_000 + 1);
         let counts = bench.direction.counts;
         prop_assert_eq!(counts.sent.packets, offered);
         prop_assert_eq!(counts.received.packets + counts.drops.total(), offered);
-        prop_assert_eq!(counts.received.packets, bench.left.len() as u64);
-        prop_assert!(bench.left.iter().all(|packet| packet.iter().all(|byte| *byte == packet.len() as u8)));
+        prop_assert_eq!(counts.received.packets, bench.delivered.len() as u64);
+        prop_assert!(bench.delivered.iter().all(|packet| packet.iter().all(|byte| *byte == packet.len() as u8)));
         prop_assert_eq!(counts.drops.of(DropReason::Carrier), 0);
     }
 }

@@ -19,7 +19,7 @@ fn exchanged() -> Model {
 
 /// Causes by signature of windows with consecutive losses, before and after the sender's law changes: by the
 /// peer's recipe, by its own user, and to other evidence and back.
-fn told_through_changes(mut pair: Pair) -> Vec<Cause> {
+fn causes_through_changes(mut pair: Pair) -> Vec<Cause> {
     let mut sent = 0;
     let mut lose = |_| {
         sent += 1;
@@ -27,10 +27,10 @@ fn told_through_changes(mut pair: Pair) -> Vec<Cause> {
     };
     let mut path = Path { lose: Some(&mut lose), ..Path::default() };
     let mut recipe = by_signature();
-    let mut told = Vec::new();
+    let mut windows = Vec::new();
     let mut next = |pair: &mut Pair, now| {
         pair.run_until(now, &mut path);
-        told.extend(std::iter::from_fn(|| DiagnosedWindows::take_of(&mut pair.a)));
+        windows.extend(std::iter::from_fn(|| DiagnosedWindows::take_of(&mut pair.a)));
     };
     pair.exchange(T0, &mut Path::default());
     // Windows are recorded from the first request on.
@@ -49,7 +49,7 @@ fn told_through_changes(mut pair: Pair) -> Vec<Cause> {
     next(&mut pair, at(2_400));
     // The window in which the evidence was changed has no signature.
     let (signed, unsigned): (Vec<_>, Vec<_>) =
-        told.iter().partition(|window: &&DiagnosedWindow| window.signature.packets() > 0);
+        windows.iter().partition(|window: &&DiagnosedWindow| window.signature.packets() > 0);
     assert!(unsigned.len() == 1 && unsigned[0].by_signature.metric.is_none(), "{unsigned:?}");
     signed.iter().map(|window| window.by_signature.cause()).collect()
 }
@@ -64,10 +64,11 @@ fn by_signature() -> Recipe {
 
 #[test]
 fn the_senders_model_is_used_across_law_changes() {
-    let shipped = told_through_changes(Pair::of_object(&by_signature(), 1_000_000_000).0);
-    let brought = Arc::new(exchanged());
-    let own = told_through_changes(Pair::of_object_with(&by_signature(), 1_000_000_000, brought).0);
-    assert!(shipped.len() >= 4 && own.len() == shipped.len(), "{shipped:?} {own:?}");
+    let shipped = causes_through_changes(Pair::of_object(&by_signature(), 1_000_000_000).0);
+    let exchanged_model = Arc::new(exchanged());
+    let supplied =
+        causes_through_changes(Pair::of_object_with(&by_signature(), 1_000_000_000, exchanged_model).0);
+    assert!(shipped.len() >= 4 && supplied.len() == shipped.len(), "{shipped:?} {supplied:?}");
     assert!(shipped.iter().all(|cause| *cause == Cause::ReceiverHost), "{shipped:?}");
-    assert!(own.iter().all(|cause| *cause == Cause::Congestion), "{own:?}");
+    assert!(supplied.iter().all(|cause| *cause == Cause::Congestion), "{supplied:?}");
 }

@@ -72,10 +72,10 @@ impl Watched {
         let each: BTreeSet<u64> =
             self.runs().flat_map(|run| run.first_pn..run.first_pn + run.packets).collect();
         assert_eq!(each.len() as u64, lost);
-        assert_eq!(self.windows.iter().map(|window| window.counts.whole()).sum::<u64>(), lost);
-        let mut told = CauseCounts::default();
-        self.windows.iter().for_each(|window| told.merge(&window.counts));
-        assert_eq!(stats::<RateControlStats>(&self.pair.a).lost_by_cause, told);
+        assert_eq!(self.windows.iter().map(|window| window.counts.total()).sum::<u64>(), lost);
+        let mut by_cause = CauseCounts::default();
+        self.windows.iter().for_each(|window| by_cause.merge(&window.counts));
+        assert_eq!(stats::<RateControlStats>(&self.pair.a).lost_by_cause, by_cause);
     }
 }
 
@@ -134,8 +134,8 @@ fn an_aborted_transmission_has_reported_its_losses() {
         if watched.lost() > 0 {
             watched.is_complete();
         }
-        let told: u64 = watched.windows.iter().map(|window| window.sample.packets).sum();
-        assert!(told <= stats::<RateControlStats>(&watched.pair.a).sent.packets + 100);
+        let packets: u64 = watched.windows.iter().map(|window| window.sample.packets).sum();
+        assert!(packets <= stats::<RateControlStats>(&watched.pair.a).sent.packets + 100);
         assert!(millis < 10 || watched.windows.last().unwrap().sample.packets > 0);
     }
 }

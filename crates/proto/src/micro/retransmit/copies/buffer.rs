@@ -12,7 +12,7 @@ use haul_stack::{
 use super::super::keep::RetransmitConfig;
 use super::super::messages::Ledger;
 use crate::micro::arrived::SPAN;
-use crate::micro::deadline::end_of_life;
+use crate::micro::deadline::deadline_of;
 use crate::micro::events::{Acknowledgement, Discarded, LossBoundary, Statement};
 use crate::micro::fixed_size::LAST;
 use crate::micro::scoreboard::{KEPT_PLACES, Scoreboard, SegmentState, Slot};
@@ -30,7 +30,7 @@ pub(super) struct Attributes {
     /// Message ID and position, if the recipe carries messages.
     pub(super) message: Option<(Attribute<u32>, Attribute<u32>)>,
     /// Remaining lifetime of the message, if the receiver can do without a message.
-    pub(super) rest: Option<Attribute<u32>>,
+    pub(super) lifetime: Option<Attribute<u32>>,
 }
 
 /// Everything of a packet after its number except the tag, and the size of the whole packet.
@@ -162,7 +162,7 @@ impl RetransmitBuffer {
     }
 
     /// Reports outcomes of messages, once the scoreboard is in its place again.
-    pub(super) fn tell(&mut self, context: &mut Context<'_>) {
+    pub(super) fn publish(&mut self, context: &mut Context<'_>) {
         for i in 0..self.settled.len() {
             let mut settled = self.settled[i];
             context.raise(MESSAGE_SETTLED, &mut settled);
@@ -217,7 +217,8 @@ impl RetransmitBuffer {
         let place = (sequence - self.base) as usize;
         self.kept.resize_with(place + 1, || None);
         self.bytes += bytes.len();
-        let end = self.attributes.rest.and_then(|rest| end_of_life(batch.get(i, rest), context.now()));
+        let end =
+            self.attributes.lifetime.and_then(|lifetime| deadline_of(batch.get(i, lifetime), context.now()));
         self.kept[place] = Some(Copy { kind: batch.kind(i), size: batch.size(i) as u16, bytes, end });
         self.held += 1;
         self.in_flight += batch.size(i) as u64;
@@ -227,9 +228,9 @@ impl RetransmitBuffer {
     pub(super) fn repeat(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let shared = self.declared.scoreboard;
         while let Some(&sequence) = self.lost.front() {
-            let wanted =
+            let is_lost =
                 context.shared(shared).get(sequence).is_some_and(|slot| slot.state == SegmentState::Lost);
-            if let Some(Some(copy)) = self.copy_of(sequence).filter(|_| wanted)
+            if let Some(Some(copy)) = self.copy_of(sequence).filter(|_| is_lost)
                 && !push_copy(batch, copy)
             {
                 let impossible = batch.is_empty() && copy.size > context.path().datagram;
@@ -281,8 +282,8 @@ impl RetransmitBuffer {
         }
         let Some(boundary) = ack.loss else { return };
         for bit in bits(known & !received) {
-            let lost = scoreboard.get(first + bit).is_some_and(|slot| is_behind(slot, &boundary));
-            if lost && let Some(bytes) = self.lose(first + bit, scoreboard, context) {
+            let lost = scoreboard.get(first + bit).is_some_and(|slot| is_passed(slot, &boundary));
+            if lost && let Some(bytes) = self.mark_lost(first + bit, scoreboard, context) {
                 ack.outcome.lost_packets += 1;
                 ack.outcome.lost_bytes += bytes.saturating_sub(self.overhead);
             }
@@ -314,19 +315,24 @@ impl RetransmitBuffer {
 
     /// Declares a segment lost; returns its bytes if it was not. Gives it up after the last attempt, or if
     /// its message is too late.
-    fn lose(&mut self, sequence: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) -> Option<u64> {
-        if !scoreboard.lose(sequence) {
+    fn mark_lost(
+        &mut self,
+        sequence: u64,
+        scoreboard: &mut Scoreboard,
+        context: &mut Context<'_>,
+    ) -> Option<u64> {
+        if !scoreboard.mark_lost(sequence) {
             return None;
         }
         // A retransmission waits in the path's queue like other packets.
         let path = context.path();
-        let would_wait_until = context.now() + path.rtt.saturating_sub(path.min_rtt);
+        let expected_departure = context.now() + path.rtt.saturating_sub(path.min_rtt);
         let copy = self.copy_of(sequence).and_then(|copy| copy.as_ref());
         let (bytes, end) = copy.map_or((0, None), |copy| (u64::from(copy.size), copy.end));
         self.in_flight = self.in_flight.saturating_sub(bytes);
         let tries = scoreboard.get(sequence).map_or(0, |slot| slot.tries);
-        let is_tried_out = self.limits.attempts > 0 && tries >= self.limits.attempts;
-        if is_tried_out || end.is_some_and(|end| end <= would_wait_until) {
+        let is_exhausted = self.limits.attempts > 0 && tries >= self.limits.attempts;
+        if is_exhausted || end.is_some_and(|end| end <= expected_departure) {
             self.give_up(sequence, scoreboard, context);
         } else {
             self.lost.push_back(sequence);
@@ -363,11 +369,11 @@ impl RetransmitBuffer {
 
     fn lose_all(&mut self, which: &[u64], scoreboard: &mut Scoreboard, context: &mut Context<'_>) {
         for &sequence in which {
-            self.lose(sequence, scoreboard, context);
+            self.mark_lost(sequence, scoreboard, context);
         }
         if which.is_empty() {
             for sequence in scoreboard.base()..scoreboard.next() {
-                self.lose(sequence, scoreboard, context);
+                self.mark_lost(sequence, scoreboard, context);
             }
         }
     }
@@ -406,7 +412,7 @@ impl RetransmitBuffer {
                 copies.abandon(settled.message, scoreboard, context);
             }
         });
-        self.tell(context);
+        self.publish(context);
     }
 }
 
@@ -430,7 +436,7 @@ fn bits(mut word: u64) -> impl Iterator<Item = u64> {
 
 /// Whether a transmission is so much older than one that has arrived that it counts as lost (RFC 8985 section
 /// 6.2).
-fn is_behind(slot: &Slot, boundary: &LossBoundary) -> bool {
+fn is_passed(slot: &Slot, boundary: &LossBoundary) -> bool {
     let age = boundary.sent_at.wrapping_sub(slot.sent.as_wrapped_micros());
     // More than half of the clock's range: it was sent after the one that has arrived.
     let is_older = age <= u32::MAX / 2 && u64::from(age) >= boundary.reordering.as_micros();

@@ -74,7 +74,7 @@ impl Expired {
         reported: impl Fn(u64) -> Reported,
         mut lost: impl FnMut(Lost, u16),
     ) {
-        let mut left = self.duplicates.saturating_add(duplicates);
+        let mut remaining = self.duplicates.saturating_add(duplicates);
         let list = std::mem::take(&mut self.list);
         let mut found = Vec::new();
         for one in list.iter().rev() {
@@ -84,8 +84,8 @@ impl Expired {
                 // It arrived before it was repeated.
                 None if is_passed => {}
                 Some(again) if is_passed && again.pn <= rule.largest_pn => {
-                    if left > 0 {
-                        left -= 1;
+                    if remaining > 0 {
+                        remaining -= 1;
                         continue;
                     }
                     let which = if has_first_arrived(&list, one.seq, &reported) { again } else { one.first };
@@ -95,7 +95,7 @@ impl Expired {
             }
         }
         found.into_iter().rev().for_each(|(which, len)| lost(which, len));
-        self.duplicates = if self.list.is_empty() { 0 } else { left };
+        self.duplicates = if self.list.is_empty() { 0 } else { remaining };
     }
 }
 

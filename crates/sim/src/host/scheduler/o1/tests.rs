@@ -126,12 +126,12 @@ fn one_long_sleep_is_limited_to_the_ceiling_as_is_disk_sleep() {
 
 #[test]
 fn running_reduces_the_average_less_at_a_higher_bonus() {
-    for (average, left) in [(90, 40), (199, 149), (250, 225), (1_000, 995)] {
+    for (average, expected) in [(90, 40), (199, 149), (250, 225), (1_000, 995)] {
         let mut core = core();
         let id = core.spawn(Time::ZERO, &spec(0, average));
         // 50 ms of running: all of it at bonus 0 and 1, half at 2, a tenth at 10.
         core.sleep(at(50), SleepKind::Interruptible);
-        assert_eq!(core.view(id).sleep_average, Span::from_millis(left), "{average} ms");
+        assert_eq!(core.view(id).sleep_average, Span::from_millis(expected), "{average} ms");
     }
 }
 
