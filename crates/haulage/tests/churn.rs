@@ -148,11 +148,11 @@ fn run(pending: Pending) {
             let mut ends = JoinSet::new();
             let mut rng = Rng::from_seed(5);
             for number in 0..CONNECTIONS {
-                let there = retry!(pending, rng, listener.accept());
+                let server_end = retry!(pending, rng, listener.accept());
                 ends.spawn(async move {
-                    end(there.clone(), 1_000 * number + 500, pending).await;
-                    there.send(b"done").await.unwrap();
-                    let ended = there.recv().await.unwrap_err();
+                    end(server_end.clone(), 1_000 * number + 500, pending).await;
+                    server_end.send(b"done").await.unwrap();
+                    let ended = server_end.recv().await.unwrap_err();
                     assert!(matches!(ended, WaitError::Ended(ConnectionError::Closed)), "{ended:?}");
                 });
             }

@@ -15,16 +15,16 @@ fn sender(listener: &Listener, pause: Duration) -> (Connection, Connection) {
     let url = listener.url("127.0.0.1");
     let open =
         thread::spawn(move || Connection::open(&url, &preset("viz").unwrap(), &Options::default()).wait());
-    let there = listener.accept().wait_for(TIMEOUT).unwrap();
-    let here = open.join().unwrap().unwrap();
-    let (writing, reading) = (here.clone(), there.clone());
+    let server_end = listener.accept().wait_for(TIMEOUT).unwrap();
+    let client_end = open.join().unwrap().unwrap();
+    let (writing, reading) = (client_end.clone(), server_end.clone());
     thread::spawn(move || {
         while writing.send(&[7; 1_000]).wait().is_ok() {
             thread::sleep(pause);
         }
     });
     thread::spawn(move || while reading.recv().wait_for(TIMEOUT).is_ok() {});
-    (here, there)
+    (client_end, server_end)
 }
 
 /// Runs rounds until the shares, in Mbit/s, are as expected.
@@ -49,8 +49,8 @@ fn unused_quota_is_shared_by_weight() {
     let greedy: Vec<_> = (0..2).map(|_| sender(&listener, Duration::ZERO)).collect();
     group.add(modest.1.clone(), NonZeroU32::MIN);
     assert_eq!(group.shares().map(|(_, rate)| rate).collect::<Vec<_>>(), [Rate::from_mbps(30)]);
-    for (weight, (_, there)) in (1..).zip(&greedy) {
-        group.add(there.clone(), NonZeroU32::new(weight).unwrap());
+    for (weight, (_, server_end)) in (1..).zip(&greedy) {
+        group.add(server_end.clone(), NonZeroU32::new(weight).unwrap());
     }
     // The first sender uses 1 of its 7.5 Mbit/s.
     settle(&mut group, |shares| {
@@ -64,8 +64,8 @@ fn unused_quota_is_shared_by_weight() {
     });
     group.set_capacity(Rate::from_mbps(10));
     settle(&mut group, |shares| (shares[0] + shares[1] - 10.0).abs() < 0.01 && shares[0] < 3.0);
-    for (here, _) in [&modest, &greedy[0]] {
-        here.abort();
+    for (client_end, _) in [&modest, &greedy[0]] {
+        client_end.abort();
     }
     settle(&mut group, <[f64]>::is_empty);
 }

@@ -127,28 +127,28 @@ fn streams_of_both_ends_and_messages_arrive_whole_over_a_bad_path() {
     let client = Connection::open(&url, &recipe(), &Options::default()).wait().unwrap();
     let server = listener.accept().wait_for(TIMEOUT).unwrap();
     thread::scope(|scope| {
-        for (end, here, there) in [(0, &client, &server), (1, &server, &client)] {
+        for (end, opener, acceptor) in [(0, &client, &server), (1, &server, &client)] {
             for number in 0..4 {
                 scope.spawn(move || {
-                    let (mut writer, mut reader) = open(here);
+                    let (mut writer, mut reader) = open(opener);
                     let data = bytes(number, LEN);
                     writer.write_all(&data).unwrap();
                     writer.finish().unwrap();
                     assert!(read_to_end(&mut reader) == data, "{end} {number}");
                 });
                 scope.spawn(move || {
-                    let (mut writer, mut reader) = accept(there);
+                    let (mut writer, mut reader) = accept(acceptor);
                     let echo = io::copy(&mut reader, &mut writer).unwrap();
                     assert_eq!(echo, u64::from(LEN));
                     writer.finish().unwrap();
                 });
             }
             scope.spawn(move || {
-                (0..500_u32).try_for_each(|it| here.send(&it.to_be_bytes()).wait().map(drop)).unwrap();
+                (0..500_u32).try_for_each(|it| opener.send(&it.to_be_bytes()).wait().map(drop)).unwrap();
             });
             scope.spawn(move || {
                 let mut got: Vec<_> =
-                    (0..500).map(|_| there.recv().wait_for(TIMEOUT).unwrap().data).collect();
+                    (0..500).map(|_| acceptor.recv().wait_for(TIMEOUT).unwrap().data).collect();
                 got.sort();
                 assert!(got.into_iter().eq((0..500_u32).map(|it| it.to_be_bytes().to_vec())), "{end}");
             });
@@ -364,10 +364,10 @@ fn a_peer_that_opens_a_million_streams_ends_only_its_own_connection() {
         let false_client = block_on(endpoint.connect(&url, &recipe(), &options, Ends::default())).unwrap();
         let poll = |context: &mut Context<'_>| false_client.poll_send(context, frame, SendOptions::default());
         false_client.wait_for(Some(TIMEOUT), "room", poll).unwrap();
-        let there = listener.accept().wait_for(TIMEOUT).unwrap();
-        let error = there.accept_stream().wait_for(TIMEOUT).unwrap_err();
+        let acceptor = listener.accept().wait_for(TIMEOUT).unwrap();
+        let error = acceptor.accept_stream().wait_for(TIMEOUT).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
-        assert!(there.ended().unwrap().to_string().contains(expected), "{:?}", there.ended());
+        assert!(acceptor.ended().unwrap().to_string().contains(expected), "{:?}", acceptor.ended());
         let ended = |context: &mut Context<'_>| false_client.poll_ended(context).map(Ok::<_, Error>);
         false_client.wait_for(Some(TIMEOUT), "the end", ended).unwrap();
     }

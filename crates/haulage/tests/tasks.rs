@@ -75,24 +75,24 @@ fn a_server_accepts_answers_and_ends_concurrently_with_its_clients() {
     run(async {
         let server = tokio::spawn(async move {
             for _ in 0..3 {
-                let there = listener.accept().await.unwrap();
+                let server_end = listener.accept().await.unwrap();
                 tokio::spawn(async move {
-                    while let Ok(message) = there.recv().await {
-                        there.send(&message.data).await.unwrap();
+                    while let Ok(message) = server_end.recv().await {
+                        server_end.send(&message.data).await.unwrap();
                     }
                 });
             }
         });
         let client = async |number: u32| {
             let recipe = preset("msg").unwrap();
-            let here = Connection::open(&url, &recipe, &Options::default()).await.unwrap();
+            let client_end = Connection::open(&url, &recipe, &Options::default()).await.unwrap();
             for round in 0..20 {
                 let message = [number, round].map(u32::to_be_bytes).concat();
-                here.send(&message).await.unwrap();
-                assert_eq!(here.recv().await.unwrap().data, message);
+                client_end.send(&message).await.unwrap();
+                assert_eq!(client_end.recv().await.unwrap().data, message);
             }
-            here.close_async().await.unwrap();
-            assert!(matches!(here.ended(), Some(ConnectionError::Closed)));
+            client_end.close_async().await.unwrap();
+            assert!(matches!(client_end.ended(), Some(ConnectionError::Closed)));
         };
         for number in 0..3 {
             client(number).await;
@@ -105,15 +105,15 @@ fn a_server_accepts_answers_and_ends_concurrently_with_its_clients() {
 fn waiting_for_a_client_blocks_no_task_and_events_reach_tasks() {
     let (listener, url) = listener();
     run(async {
-        let nobody = timeout(Duration::from_millis(50), listener.accept()).await;
-        assert!(nobody.is_err(), "there is no client");
+        let no_client = timeout(Duration::from_millis(50), listener.accept()).await;
+        assert!(no_client.is_err(), "there is no client");
         let recipe = preset("viz").unwrap();
-        let here = Connection::open(&url, &recipe, &Options::default()).await.unwrap();
-        let there = listener.accept().await.unwrap();
-        assert!(here.event().now().unwrap().is_none());
+        let client_end = Connection::open(&url, &recipe, &Options::default()).await.unwrap();
+        let server_end = listener.accept().await.unwrap();
+        assert!(client_end.event().now().unwrap().is_none());
         let rate = Rate::from_bps(7_000_000);
-        there.set_rate(rate);
-        while here.event().await.unwrap() != Event::Rate(rate) {}
+        server_end.set_rate(rate);
+        while client_end.event().await.unwrap() != Event::Rate(rate) {}
     });
 }
 
@@ -165,9 +165,9 @@ fn streams_of_one_connection_serve_tasks() {
     let (listener, url) = listener();
     run(async {
         let server = tokio::spawn(async move {
-            let there = listener.accept().await.unwrap();
+            let server_end = listener.accept().await.unwrap();
             for _ in 0..3 {
-                let (mut answer, mut question) = there.accept_stream().await.unwrap();
+                let (mut answer, mut question) = server_end.accept_stream().await.unwrap();
                 tokio::spawn(async move {
                     let mut buffer = vec![0; 10_000];
                     while let read @ 1.. = question.read_some(&mut buffer).await.unwrap() {
@@ -179,12 +179,13 @@ fn streams_of_one_connection_serve_tasks() {
                     answer.finish().unwrap();
                 });
             }
-            while there.recv().await.is_ok() {}
+            while server_end.recv().await.is_ok() {}
         });
-        let here = Connection::open(&url, &preset("streams").unwrap(), &Options::default()).await.unwrap();
+        let client_end =
+            Connection::open(&url, &preset("streams").unwrap(), &Options::default()).await.unwrap();
         let mut echoes = Vec::new();
         for _ in 0..3 {
-            let (mut question, mut answer) = here.open_stream().await.unwrap();
+            let (mut question, mut answer) = client_end.open_stream().await.unwrap();
             tokio::spawn(async move {
                 let (data, mut sent) = (data(), 0);
                 while sent < data.len() {
@@ -199,13 +200,13 @@ fn streams_of_one_connection_serve_tasks() {
                 }
                 bytes
             }));
-            here.send(b"beside").await.unwrap();
+            client_end.send(b"beside").await.unwrap();
         }
         for echo in echoes {
             assert!(echo.await.unwrap() == data());
         }
-        here.flush().await.unwrap();
-        here.close_async().await.unwrap();
+        client_end.flush().await.unwrap();
+        client_end.close_async().await.unwrap();
         server.await.unwrap();
     });
 }
@@ -228,16 +229,16 @@ fn unresponsive_servers_delay_no_other_connection_and_use_no_threads() {
     let (listener, url) = listener();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (_, key) = url.split_once("/?").unwrap();
-    let nowhere = format!("haul://{}/?{key}", silent.local_addr().unwrap());
+    let silent_url = format!("haul://{}/?{key}", silent.local_addr().unwrap());
     run(async {
         let endpoint = Endpoint::client().unwrap();
         let (recipe, options) = (preset("msg").unwrap(), Options::default());
         let short = Options { timeout: Duration::from_secs(3), ..Options::default() };
         let waiting: Vec<_> = (0..SILENT)
             .map(|_| {
-                let (endpoint, nowhere, recipe, short) =
-                    (endpoint.clone(), nowhere.clone(), recipe.clone(), short.clone());
-                tokio::spawn(async move { endpoint.connect(&nowhere, &recipe, &short).await })
+                let (endpoint, silent_url, recipe, short) =
+                    (endpoint.clone(), silent_url.clone(), recipe.clone(), short.clone());
+                tokio::spawn(async move { endpoint.connect(&silent_url, &recipe, &short).await })
             })
             .collect();
         let accepting =
@@ -249,21 +250,21 @@ fn unresponsive_servers_delay_no_other_connection_and_use_no_threads() {
         // Other tests run at the same time and have threads, too, but fewer of each name.
         let threads = threads_by_name();
         assert!(threads.values().all(|&count| count < SILENT), "{threads:?}");
-        let here = endpoint.connect(&url, &recipe, &options).await.unwrap();
-        here.send(b"meanwhile").await.unwrap();
-        let there = listener.accept().await.unwrap();
-        assert_eq!(there.recv().await.unwrap().data, b"meanwhile");
+        let client_end = endpoint.connect(&url, &recipe, &options).await.unwrap();
+        client_end.send(b"meanwhile").await.unwrap();
+        let server_end = listener.accept().await.unwrap();
+        assert_eq!(server_end.recv().await.unwrap().data, b"meanwhile");
         for waits in waiting {
             let error = waits.await.unwrap().unwrap_err();
             assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
         }
-        exchange(&here, &there).await;
+        exchange(&client_end, &server_end).await;
     });
 }
 
-async fn exchange(here: &Connection, there: &Connection) {
-    there.send(b"and afterwards").await.unwrap();
-    assert_eq!(here.recv().await.unwrap().data, b"and afterwards");
+async fn exchange(client_end: &Connection, server_end: &Connection) {
+    server_end.send(b"and afterwards").await.unwrap();
+    assert_eq!(client_end.recv().await.unwrap().data, b"and afterwards");
 }
 
 /// A waker that differs from poll to poll.

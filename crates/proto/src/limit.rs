@@ -217,19 +217,19 @@ fn of_path(evidence: &LimitEvidence) -> Limit {
     if round_trips < FEW_ROUND_TRIPS {
         return limit("start_up", format!("it took {round_trips:.0} round trips, too few to fill the path"));
     }
-    match held_by_law(evidence, round_trips) {
+    match limited_by_law(evidence, round_trips) {
         Some(words) => limit("law", words),
         None => limit(PATH, path_evidence(evidence)),
     }
 }
 
 /// Explains why the law is the limit, not the path: it lowered its rate for losses without a queue.
-fn held_by_law(evidence: &LimitEvidence, round_trips: f64) -> Option<String> {
+fn limited_by_law(evidence: &LimitEvidence, round_trips: f64) -> Option<String> {
     let lost = evidence.lost.max(1) as f64;
     let at_random = evidence.lost_by_cause.of(Cause::Random) as f64 / lost;
-    let could =
+    let max_law_rate =
         (1.0 - FILL_ROUND_TRIPS / round_trips).max(0.0) * evidence.peak_delivery.as_bps().max(1) as f64;
-    let sent = evidence.sent.as_bps() as f64 / could;
+    let sent = evidence.sent.as_bps() as f64 / max_law_rate;
     let is_held =
         (at_random >= 0.5 && sent < FILLED_SHARE) || (at_random >= RANDOM_SHARE && sent < HALVED_SHARE);
     is_held.then(|| {

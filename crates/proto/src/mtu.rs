@@ -6,7 +6,7 @@ use haul_base::{Span, Time};
 pub const BASE_DATAGRAM: u16 = 1_200;
 
 /// Sizes to probe first: Ethernet and jumbo frames, over IPv6 and IPv4 each.
-const LADDER: [u16; 4] = [1_452, 1_472, 8_952, 8_972];
+const CANDIDATE_SIZES: [u16; 4] = [1_452, 1_472, 8_952, 8_972];
 
 /// Lost probes of one size after which it counts as too large (`MAX_PROBES`, RFC 8899, section 5.1.2).
 const MAX_PROBES: u8 = 3;
@@ -16,7 +16,7 @@ const RESOLUTION: u16 = 16;
 
 /// Time after which a finished search probes larger sizes again (`PMTU_RAISE_TIMER`, RFC 8899, section
 /// 5.1.1).
-const RAISE: Span = Span::from_secs(600);
+const RAISE_INTERVAL: Span = Span::from_secs(600);
 
 /// Searches for the largest datagram that the path carries in one direction.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ impl MtuSearch {
             }
         }
         let Some(probe) = self.probe.as_mut() else {
-            self.next_at = now + RAISE;
+            self.next_at = now + RAISE_INTERVAL;
             return None;
         };
         probe.tries += 1;
@@ -109,7 +109,7 @@ impl MtuSearch {
         self.current = size;
         self.ceiling = self.ceiling.max(size.saturating_add(1));
         self.choose();
-        self.next_at = if self.probe.is_some() { now } else { now + RAISE };
+        self.next_at = if self.probe.is_some() { now } else { now + RAISE_INTERVAL };
         true
     }
 
@@ -145,14 +145,15 @@ impl MtuSearch {
         if let Some(probe) = self.probe.take() {
             self.ceiling = self.ceiling.min(probe.size);
             self.choose();
-            self.next_at = if self.probe.is_some() { now } else { now + RAISE };
+            self.next_at = if self.probe.is_some() { now } else { now + RAISE_INTERVAL };
         }
     }
 
     /// Picks the next size: the next step of the ladder within the bracket, else the bracket's middle.
     fn choose(&mut self) {
         let inside = |size: u16| size > self.current && size < self.ceiling;
-        let step = [self.likely].into_iter().chain(LADDER).chain([self.limit]).find(|&size| inside(size));
+        let step =
+            [self.likely].into_iter().chain(CANDIDATE_SIZES).chain([self.limit]).find(|&size| inside(size));
         let middle = self.current + (self.ceiling - self.current) / 2;
         let size = step.or((self.ceiling - self.current > RESOLUTION).then_some(middle));
         self.probe = size.map(|size| Probe { size, tries: 0, in_flight: false });

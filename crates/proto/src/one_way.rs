@@ -6,7 +6,7 @@ use crate::rtt::{MIN_RTT_WINDOW, WindowedMin};
 
 /// One-way delay of packets relative to its minimum, from the difference of two unsynchronised clocks.
 #[derive(Debug)]
-pub(crate) struct OneWay {
+pub(crate) struct OneWayDelay {
     window: Span,
     /// First clock difference in microseconds; later differences are relative to it.
     first: Option<u32>,
@@ -15,13 +15,13 @@ pub(crate) struct OneWay {
     trend: f64,
 }
 
-impl Default for OneWay {
+impl Default for OneWayDelay {
     fn default() -> Self {
         Self::within(MIN_RTT_WINDOW)
     }
 }
 
-impl OneWay {
+impl OneWayDelay {
     /// Creates a meter whose minimum delay is taken over `window`.
     pub(crate) fn within(window: Span) -> Self {
         Self { window, first: None, least: None, latest: None, trend: 0.0 }

@@ -38,7 +38,7 @@ struct Faults {
 
 /// One direction of the control channel: a lost message arrives 200 ms later, and all after it as well.
 #[derive(Default)]
-struct Way {
+struct ChannelDirection {
     messages: VecDeque<(Time, Vec<u8>)>,
     last: Time,
 }
@@ -51,7 +51,7 @@ struct Path {
     rng: Rng,
     faults: Faults,
     /// To the sender, to the receiver.
-    channel: [Way; 2],
+    channel: [ChannelDirection; 2],
     /// Number of messages sent on it.
     messages: usize,
     repeat_messages: bool,
@@ -89,7 +89,7 @@ impl Path {
             in_transit: BinaryHeap::new(),
             rng: Rng::from_seed(seed),
             faults: Faults { loss, ..Faults::default() },
-            channel: [Way::default(), Way::default()],
+            channel: [ChannelDirection::default(), ChannelDirection::default()],
             messages: 0,
             repeat_messages: false,
             sent: 0,
@@ -134,18 +134,20 @@ impl Path {
             while self.rng.chance(self.faults.loss) {
                 at += Span::from_millis(200);
             }
-            let way = &mut self.channel[1 - from];
-            way.last = way.last.max(at);
+            let direction = &mut self.channel[1 - from];
+            direction.last = direction.last.max(at);
             let copies = 1 + usize::from(self.repeat_messages);
-            way.messages.extend(std::iter::repeat_n((way.last, std::mem::take(&mut message)), copies));
+            direction
+                .messages
+                .extend(std::iter::repeat_n((direction.last, std::mem::take(&mut message)), copies));
             self.messages += 1;
         }
     }
 
     fn take_messages(&mut self) {
-        for (to, way) in self.channel.iter_mut().enumerate() {
-            while way.messages.front().is_some_and(|message| message.0 <= self.now) {
-                let (_, message) = way.messages.pop_front().unwrap();
+        for (to, direction) in self.channel.iter_mut().enumerate() {
+            while direction.messages.front().is_some_and(|message| message.0 <= self.now) {
+                let (_, message) = direction.messages.pop_front().unwrap();
                 self.ends[to].on_channel(self.now, &message);
             }
         }
@@ -154,7 +156,8 @@ impl Path {
     fn step(&mut self) {
         self.send();
         let deadlines = self.ends.iter().filter_map(|end| end.deadline().map(|d| d.at));
-        let messages = self.channel.iter().filter_map(|way| way.messages.front().map(|message| message.0));
+        let messages =
+            self.channel.iter().filter_map(|direction| direction.messages.front().map(|message| message.0));
         let next = deadlines.chain(messages).chain(self.in_transit.peek().map(|f| f.0.0)).min();
         self.now = next.unwrap_or(self.now).max(self.now + Span::from_nanos(100));
         for end in &mut self.ends {
@@ -304,7 +307,7 @@ fn the_papers_control_laws_transfer_an_object() {
 }
 
 /// How long an object of 5 MB takes at 40 Mbit/s.
-fn takes(name: &str, loss: f64) -> f64 {
+fn transfer_time(name: &str, loss: f64) -> f64 {
     takes_with(41, name, loss)
 }
 
@@ -320,10 +323,10 @@ fn takes_with(seed: u64, name: &str, loss: f64) -> f64 {
 #[test]
 fn pauses_for_an_idle_receiver_lengthen_the_transfer() {
     // 10 ms after each 100 ms.
-    let longer = takes("rbudp+", 0.0) / takes("rbudp", 0.0);
+    let longer = transfer_time("rbudp+", 0.0) / transfer_time("rbudp", 0.0);
     assert!((1.06..1.12).contains(&longer), "{longer}");
     // The priority of a receiver that does not report it has no effect.
-    assert!((takes("rapid", 0.0) / takes("rbudp", 0.0) - 1.0).abs() < 1e-6);
+    assert!((transfer_time("rapid", 0.0) / transfer_time("rbudp", 0.0) - 1.0).abs() < 1e-6);
 }
 
 #[test]

@@ -3,11 +3,11 @@
 //! `cargo run --release -p haul-sim --example fec [SEED]` prints late and lost messages, and the bytes on the
 //! wire.
 
-#[path = "../tests/talk/repair.rs"]
-mod repair;
-#[path = "../tests/talk/mod.rs"]
+#[path = "../tests/exchange/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
-mod talk;
+mod exchange;
+#[path = "../tests/exchange/repair.rs"]
+mod repair;
 
 use haul_base::Span;
 use repair::{MESSAGE, StreamOutcome, TIMEOUT, alone, loss_after_repair, recipe, runs, stream};

@@ -2,10 +2,10 @@
 //! `cargo run --release -p haul-sim --example priority [SEED]` prints how long urgent messages wait at the
 //! sender.
 
-#[path = "../tests/talk/mod.rs"]
+#[path = "../tests/exchange/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
-mod talk;
-#[path = "../tests/talk/urgent.rs"]
+mod exchange;
+#[path = "../tests/exchange/urgent.rs"]
 mod urgent;
 
 use urgent::{QUEUE, RATE, recipe, waits};

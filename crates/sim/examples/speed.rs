@@ -145,9 +145,9 @@ fn world(
     let a = world.add_node("sender", SessionNode::new(sender));
     let received = |machine: &Receiver| Some(machine.stats().object_bytes);
     let b = world.add_node("receiver", SessionNode::new(receiver).with_progress(received));
-    let there = world.add_link("there", &forward)?;
+    let forward_link = world.add_link("there", &forward)?;
     let back = world.add_link("back", &back)?;
-    world.connect_pair("bulk", (a, b), &[there], &[back])?;
+    world.connect_pair("bulk", (a, b), &[forward_link], &[back])?;
     world.record_every(Span::from_millis(100));
     Ok(world)
 }

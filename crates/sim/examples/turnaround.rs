@@ -3,13 +3,13 @@
 //! `cargo run --release -p haul-sim --example turnaround [SEED]` prints the mean, the ideal of the repeat
 //! policy and the 99th percentile per round-trip time and loss, 10,000 messages each.
 
-#[path = "../tests/talk/mod.rs"]
+#[path = "../tests/exchange/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
-mod talk;
+mod exchange;
 
+use exchange::{ideal, mean, p99, round_trips_of};
 use haul_base::{Probability, Span};
 use haul_sim::{PathSpec, StageSpec};
-use talk::{ideal, mean, p99, round_trips_of};
 
 const MESSAGES: u32 = 10_000;
 

@@ -1,11 +1,11 @@
 //! Guarantees of `fec` and `priority` over simulated paths. The examples `fec` and `priority` print the
 //! figures.
 
-#[path = "talk/repair.rs"]
-mod repair;
 #[expect(dead_code, reason = "other tests use more of it")]
-mod talk;
-#[path = "talk/urgent.rs"]
+mod exchange;
+#[path = "exchange/repair.rs"]
+mod repair;
+#[path = "exchange/urgent.rs"]
 mod urgent;
 
 use haul_base::{Rate, Span};

@@ -73,8 +73,8 @@ fn tcp(
     let sender = SessionNode::new(TcpSender::new(TcpSenderConfig::endless(control)));
     let receiver = SessionNode::new(TcpReceiver::new(TcpReceiverConfig::default()));
     let (sender, receiver) = (world.add_node(name, sender), world.add_node(name, receiver));
-    let (there, _) = world.connect_pair(name, (sender, receiver), &[links.0], &[links.1]).unwrap();
-    (sender, receiver, there)
+    let (forward, _) = world.connect_pair(name, (sender, receiver), &[links.0], &[links.1]).unwrap();
+    (sender, receiver, forward)
 }
 
 #[test]
@@ -133,12 +133,12 @@ fn a_flow_to_a_process_without_core_arrives_complete() {
         world.add_node("receiver", SessionNode::new(TcpReceiver::new(TcpReceiverConfig::default())));
     let host = world.add_host(host(vec![Load::papers(), Load::system_calls(2)]));
     world.place(receiver, host).unwrap();
-    let (there, _) = world.connect_pair("flow", (sender, receiver), &[links.0], &[links.1]).unwrap();
+    let (forward, _) = world.connect_pair("flow", (sender, receiver), &[links.0], &[links.1]).unwrap();
     let done = |world: &World| !world.node::<TcpNode>(sender).unwrap().events().is_empty();
     world.run_while(at(600), |world| !done(world));
     assert!(done(&world) && world.adds_up());
     let machine = world.node::<SessionNode<TcpReceiver>>(receiver).unwrap().machine();
     assert_eq!(machine.in_order(), segments);
-    assert!(world.truth(there).drops.of(DropReason::SocketBuffer) > 0);
+    assert!(world.truth(forward).drops.of(DropReason::SocketBuffer) > 0);
     println!("200,000 segments in {}", world.now().since(Time::ZERO));
 }

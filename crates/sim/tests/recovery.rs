@@ -23,7 +23,7 @@ fn ms(n: u64) -> Span {
 fn share_of_longer_path(mbps: u64, rtt: u64, at: u64) -> f64 {
     let path = Channel { queue: ms(rtt), ..Channel::clean(ms(rtt) / 2, Rate::from_mbps(mbps)) };
     let mut run = Run::new(1, 8 << 30, "bbr", None, &path, &path);
-    let links = [run.there, run.back];
+    let links = [run.forward, run.back];
     run.world.at(Time::ZERO + ms(at), move |world| {
         let longer = StageChange::Delay(ms(rtt) * 5);
         for link in links {

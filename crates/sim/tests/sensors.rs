@@ -2,7 +2,7 @@
 //! of the engine and are counted there; here they are empty.
 
 #[expect(dead_code, reason = "other tests use more of it")]
-mod talk;
+mod exchange;
 
 use std::alloc::System;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const ROUNDS: u64 = 20;
 const MAX_BYTES: usize = 2_048 - 400;
 
 /// Returns the bytes that `work` has allocated and not freed.
-fn held<R>(work: impl FnOnce() -> R) -> (R, isize) {
+fn allocated_during<R>(work: impl FnOnce() -> R) -> (R, isize) {
     let region = Region::new(ALLOCATOR);
     let result = work();
     let change = region.change();
@@ -38,11 +38,11 @@ fn receive(stack: &mut Stack, now: Time, data: &mut [u8], stride: usize) {
 fn carry(now: Time, from: &mut Stack, to: &mut Stack, slot: &mut [u8], lost: bool) -> (isize, isize) {
     let (mut sender, mut listener) = (0, 0);
     loop {
-        let (sent, more) = held(|| from.poll_transmit(now, slot));
+        let (sent, more) = allocated_during(|| from.poll_transmit(now, slot));
         sender += more;
         let Some(sent) = sent else { return (sender, listener) };
         if !lost {
-            let ((), more) = held(|| receive(to, now, &mut slot[..sent.len], sent.segment_size));
+            let ((), more) = allocated_during(|| receive(to, now, &mut slot[..sent.len], sent.segment_size));
             listener += more;
         }
     }
@@ -60,9 +60,9 @@ impl MessageSink for Count {
 /// Messages of `msg` in both directions, at most as many at a time as the pool has buffers, cause no
 /// allocations once warmed up.
 fn messages_cost_no_allocation() {
-    let (compiled, rtt) = (talk::compiled_preset("msg", &[]), Span::from_millis(1));
-    let mut a = talk::stack(&compiled, true, rtt, Ends::default());
-    let mut b = talk::stack(&compiled, false, rtt, Ends::default());
+    let (compiled, rtt) = (exchange::compiled_preset("msg", &[]), Span::from_millis(1));
+    let mut a = exchange::stack(&compiled, true, rtt, Ends::default());
+    let mut b = exchange::stack(&compiled, false, rtt, Ends::default());
     let mut slot = vec![0; 65_536];
     let mut round = |now: Time| {
         for stack in [&mut a, &mut b] {
@@ -97,17 +97,17 @@ fn main() {
 }
 
 fn a_sensor_costs_little_memory() {
-    let compiled = talk::compiled_preset("sensor", &[]);
+    let compiled = exchange::compiled_preset("sensor", &[]);
     let rtt = Span::from_millis(20);
     let mut sensors: Vec<Stack> =
-        (0..SENSORS).map(|_| talk::stack(&compiled, true, rtt, Ends::default())).collect();
+        (0..SENSORS).map(|_| exchange::stack(&compiled, true, rtt, Ends::default())).collect();
     let readings = Arc::new(AtomicU64::new(0));
     let base = || {
         let message_sink: Option<Box<dyn MessageSink>> = Some(Box::new(Count(readings.clone())));
-        talk::stack(&compiled, false, rtt, Ends { message_sink, ..Ends::default() })
+        exchange::stack(&compiled, false, rtt, Ends { message_sink, ..Ends::default() })
     };
     let make = || (0..SENSORS).map(|_| base()).collect::<Vec<_>>();
-    let (mut bases, fresh) = held(make);
+    let (mut bases, fresh) = allocated_during(make);
     println!("{} of these are the stack itself", size_of::<Stack>());
     let mut slot = vec![0; 65_536];
     let mut grown = 0;
@@ -120,7 +120,7 @@ fn a_sensor_costs_little_memory() {
             let lost = (n as u64 + round) % 10 == 3 && round + 1 < ROUNDS;
             grown += carry(now, sensor, base, &mut slot, lost).1;
             let later = now + Span::from_millis(100);
-            let ((), timers) = held(|| base.on_deadline(later));
+            let ((), timers) = allocated_during(|| base.on_deadline(later));
             grown += timers;
             grown += carry(later, base, sensor, &mut slot, false).0;
             grown += carry(later, sensor, base, &mut slot, false).1;

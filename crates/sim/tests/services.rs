@@ -1,13 +1,13 @@
 //! The recipes `msg` and `sensor` over simulated paths; seeds are printed.
 
-mod talk;
+mod exchange;
 
 use std::collections::BTreeMap;
 
+use exchange::{Exchange, Role, compiled, compiled_preset, ideal, mean, p99, round_trips_of};
 use haul_base::{Probability, Rng, Span, Time};
 use haul_proto::config::RateControlConfig;
 use haul_sim::{Distribution, PathSpec, ReorderingSpec, StageSpec};
-use talk::{Exchange, Role, compiled, compiled_preset, ideal, mean, p99, round_trips_of};
 
 fn share(p: f64) -> Probability {
     Probability::new(p).expect("a share")
@@ -58,8 +58,10 @@ fn stream(count: u32, apart: Span, len: impl Fn(u32) -> usize) -> Vec<(Time, Vec
 }
 
 /// Returns the received messages by number. Panics if one was received twice.
-fn received(talk: &Exchange) -> BTreeMap<u64, Vec<u8>> {
-    let Role::Receiver { received } = &talk.end(talk.second).role else { panic!("the second end receives") };
+fn received(exchange: &Exchange) -> BTreeMap<u64, Vec<u8>> {
+    let Role::Receiver { received } = &exchange.end(exchange.second).role else {
+        panic!("the second end receives")
+    };
     let mut by_id = BTreeMap::new();
     for (_, id, message) in received {
         assert!(by_id.insert(*id, message.clone()).is_none(), "message {id} came twice");
@@ -67,14 +69,14 @@ fn received(talk: &Exchange) -> BTreeMap<u64, Vec<u8>> {
     by_id
 }
 
-fn assert_all(talk: &Exchange, sent: &[(Time, Vec<u8>)]) {
-    let received = received(talk);
+fn assert_all(exchange: &Exchange, sent: &[(Time, Vec<u8>)]) {
+    let received = received(exchange);
     assert_eq!(received.len(), sent.len());
     for (id, (_, message)) in (0..).zip(sent) {
         assert_eq!(&received[&id], message, "message {id}");
     }
-    for node in [talk.first, talk.second] {
-        assert_eq!(talk.end(node).stack.stats().violations, 0);
+    for node in [exchange.first, exchange.second] {
+        assert_eq!(exchange.end(node).stack.stats().violations, 0);
     }
 }
 
@@ -94,11 +96,11 @@ fn send_all(
 fn msg_delivers_exactly_once_on_any_path() {
     for seed in 0..5 {
         let sent = stream(2_000, Span::from_micros(700), |n| [10, 10, 800, 10, 5_000][n as usize % 5]);
-        let mut talk = send_all(seed, ("msg", &[]), &bad(Span::from_millis(20)), &sent);
-        talk.run(Span::from_secs(60), Span::from_secs(120));
-        assert_all(&talk, &sent);
-        assert_eq!(talk.end(talk.first).stack.unfinished(), 0);
-        assert_eq!(talk.end(talk.first).stack.stats().violations, 0);
+        let mut exchange = send_all(seed, ("msg", &[]), &bad(Span::from_millis(20)), &sent);
+        exchange.run(Span::from_secs(60), Span::from_secs(120));
+        assert_all(&exchange, &sent);
+        assert_eq!(exchange.end(exchange.first).stack.unfinished(), 0);
+        assert_eq!(exchange.end(exchange.first).stack.stats().violations, 0);
     }
 }
 
@@ -115,15 +117,15 @@ fn messages_with_a_control_law_arrive_exactly_once_on_any_path() {
         let sent = stream(2_000, Span::from_micros(700), |n| [10, 10, 800, 10, 900][n as usize % 5]);
         let parts =
             (Role::Sender { readings: sent.clone().into_iter() }, Role::Receiver { received: Vec::new() });
-        let mut talk = Exchange::new(
+        let mut exchange = Exchange::new(
             seed,
             &with_law(name, law),
             Span::from_millis(20),
             &bad(Span::from_millis(20)),
             parts,
         );
-        talk.run(Span::from_secs(60), Span::from_secs(120));
-        assert_all(&talk, &sent);
+        exchange.run(Span::from_secs(60), Span::from_secs(120));
+        assert_all(&exchange, &sent);
     }
 }
 
@@ -136,10 +138,10 @@ fn the_permitted_copies_fill_a_long_path() {
         let parts =
             (Role::Sender { readings: sent.clone().into_iter() }, Role::Receiver { received: Vec::new() });
         let compiled = compiled_preset(recipe, &[("fixed_rate.rate", "300Mbit")]);
-        let mut talk = Exchange::new(83, &compiled, rtt, &lossy(rtt, loss), parts);
-        talk.run(Span::from_secs(20), Span::from_secs(2));
-        assert_all(&talk, &sent);
-        let Role::Receiver { received } = &talk.end(talk.second).role else {
+        let mut exchange = Exchange::new(83, &compiled, rtt, &lossy(rtt, loss), parts);
+        exchange.run(Span::from_secs(20), Span::from_secs(2));
+        assert_all(&exchange, &sent);
+        let Role::Receiver { received } = &exchange.end(exchange.second).role else {
             panic!("the second end receives")
         };
         let late = |(at, id, _): &(Time, u64, Vec<u8>)| at.since(sent[*id as usize].0);
@@ -155,10 +157,11 @@ fn the_permitted_copies_fill_a_long_path() {
 fn sensor_costs_one_packet_per_reading() {
     let path = PathSpec { stages: vec![StageSpec::Delay(Span::from_millis(10))] };
     let sent = stream(3_600, Span::from_secs(1), |_| 10);
-    let mut talk = send_all(1, ("sensor", &[]), &path, &sent);
-    talk.run(Span::from_secs(4_000), Span::from_secs(2));
-    assert_all(&talk, &sent);
-    let (sensor, base) = (talk.end(talk.first).stack.stats(), talk.end(talk.second).stack.stats());
+    let mut exchange = send_all(1, ("sensor", &[]), &path, &sent);
+    exchange.run(Span::from_secs(4_000), Span::from_secs(2));
+    assert_all(&exchange, &sent);
+    let (sensor, base) =
+        (exchange.end(exchange.first).stack.stats(), exchange.end(exchange.second).stack.stats());
     println!(
         "{} readings: {} data packets, {} others; {} in return",
         sent.len(),
@@ -174,10 +177,11 @@ fn sensor_costs_one_packet_per_reading() {
 fn sensor_delivers_exactly_once_with_reverse_packets_only_for_gaps() {
     for seed in 0..5 {
         let sent = stream(2_000, Span::from_millis(500), |_| 10);
-        let mut talk = send_all(seed, ("sensor", &[]), &bad(Span::from_millis(20)), &sent);
-        talk.run(Span::from_secs(2_000), Span::from_secs(120));
-        assert_all(&talk, &sent);
-        let (sensor, base) = (talk.end(talk.first).stack.stats(), talk.end(talk.second).stack.stats());
+        let mut exchange = send_all(seed, ("sensor", &[]), &bad(Span::from_millis(20)), &sent);
+        exchange.run(Span::from_secs(2_000), Span::from_secs(120));
+        assert_all(&exchange, &sent);
+        let (sensor, base) =
+            (exchange.end(exchange.first).stack.stats(), exchange.end(exchange.second).stack.stats());
         let per_reading = |packets: u64| packets as f64 / sent.len() as f64;
         let (forth, back) = (sensor.data_sent + sensor.control_sent, base.control_sent);
         println!(
@@ -209,10 +213,10 @@ fn small_changes_are_suppressed_and_the_base_station_stays_close() {
         ("negative_ack.retention", "600s"),
     ];
     let path = PathSpec { stages: vec![StageSpec::Delay(Span::from_millis(10))] };
-    let mut talk = send_all(SEED, ("sensor", changes), &path, &sent);
-    talk.run(Span::from_secs(6_000), Span::from_secs(2));
-    let received = received(&talk);
-    let stats = talk.end(talk.first).stack.stats();
+    let mut exchange = send_all(SEED, ("sensor", changes), &path, &sent);
+    exchange.run(Span::from_secs(6_000), Span::from_secs(2));
+    let received = received(&exchange);
+    let stats = exchange.end(exchange.first).stack.stats();
     println!("{} of {} readings sent", stats.data_sent, sent.len());
     assert_eq!(stats.data_sent + stats.messages_suppressed, 5_000);
     assert!(stats.data_sent < 1_000);

@@ -21,17 +21,17 @@ fn world(seed: u64, rate: Rate, rtt: Span, queue: u64) -> (World, LinkId, LinkId
     let limit = Limit::Bytes(Bytes(rate.bytes_in(rtt) * queue / 100));
     let bottleneck = StageSpec::Bottleneck(BottleneckSpec { rate, queue: QueueSpec::TailDrop(limit) });
     let delay = StageSpec::Delay(rtt / 2);
-    let there = world.add_link("there", &PathSpec { stages: vec![bottleneck, delay.clone()] }).unwrap();
+    let forward = world.add_link("there", &PathSpec { stages: vec![bottleneck, delay.clone()] }).unwrap();
     let back = world.add_link("back", &PathSpec { stages: vec![delay] }).unwrap();
-    (world, there, back)
+    (world, forward, back)
 }
 
-fn add(world: &mut World, control: ControlKind, there: LinkId, back: LinkId) -> NodeId {
+fn add(world: &mut World, control: ControlKind, forward: LinkId, back: LinkId) -> NodeId {
     let sender = TcpSender::new(TcpSenderConfig::endless(control));
     let sender = world.add_node("sender", SessionNode::new(sender));
     let receiver = TcpReceiver::new(TcpReceiverConfig::default());
     let receiver = world.add_node("receiver", SessionNode::new(receiver));
-    world.connect("data", (sender, PORT), (receiver, PORT), &[there]).unwrap();
+    world.connect("data", (sender, PORT), (receiver, PORT), &[forward]).unwrap();
     world.connect("acks", (receiver, PORT), (sender, PORT), &[back]).unwrap();
     sender
 }
@@ -50,8 +50,8 @@ fn bbr() -> ControlKind {
 
 /// Returns the payload of one flow in its first 20 s, Mbit/s.
 fn goodput(control: ControlKind, mbps: u64, rtt_ms: u64, queue: u64) -> f64 {
-    let (mut world, there, back) = world(1, Rate::from_mbps(mbps), Span::from_millis(rtt_ms), queue);
-    let sender = add(&mut world, control, there, back);
+    let (mut world, forward, back) = world(1, Rate::from_mbps(mbps), Span::from_millis(rtt_ms), queue);
+    let sender = add(&mut world, control, forward, back);
     world.run_until(Time::ZERO + Span::from_secs(20));
     Rate::from_transfer(delivered(&world, sender), Span::from_secs(20)).as_bps() as f64 / 1e6
 }
@@ -79,14 +79,14 @@ fn single_flows_get_what_linux_gets() {
 /// Returns the rate of each of two flows from the 20th to the 60th second, Mbit/s. A few random packets
 /// prevent the flows from alternating for ever.
 fn shares(controls: [ControlKind; 2], rtt_ms: u64, seed: u64) -> [f64; 2] {
-    let (mut world, there, back) = world(seed, Rate::from_mbps(50), Span::from_millis(rtt_ms), 100);
-    let flows = controls.map(|control| add(&mut world, control, there, back));
+    let (mut world, forward, back) = world(seed, Rate::from_mbps(50), Span::from_millis(rtt_ms), 100);
+    let flows = controls.map(|control| add(&mut world, control, forward, back));
     let pattern = haul_sim::Pattern::Poisson;
     let spec = UdpSourceSpec { pattern, ..UdpSourceSpec::constant(Rate::from_bps(200_000)) };
     let noise_seed = world.seed_for(99);
     let noise = world.add_node("noise", UdpSource::new(spec, noise_seed));
     let end = world.add_node("noise end", haul_sim::Sink::new());
-    world.connect("noise", (noise, PORT), (end, PORT), &[there]).unwrap();
+    world.connect("noise", (noise, PORT), (end, PORT), &[forward]).unwrap();
     world.run_until(Time::ZERO + Span::from_secs(20));
     let before = flows.map(|flow| delivered(&world, flow));
     world.run_until(Time::ZERO + Span::from_secs(60));

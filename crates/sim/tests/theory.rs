@@ -177,9 +177,9 @@ fn red_loss(level: u64, above_max: AboveMaximum, packets: u64) -> f64 {
             }
             path.offer(now, packet(id));
             id += 1;
-            let grew = path.standing_queue(now).unwrap().bytes > queued;
+            let has_grown = path.standing_queue(now).unwrap().bytes > queued;
             offered += u64::from(counts);
-            dropped += u64::from(counts && !grew);
+            dropped += u64::from(counts && !has_grown);
         }
     }
     dropped as f64 / offered as f64

@@ -60,7 +60,7 @@ fn fixed_keeps_its_rate_at_one_percent_loss_and_retransmits_only_missing_packets
     let g = r.session.goodput(&r.world);
     // Tolerates three round trips at the end.
     assert!(g >= 0.95 * 950.0 * 0.99, "{g} Mbit/s; {stats:?}");
-    let truth = r.world.path(r.there).unwrap().counters();
+    let truth = r.world.path(r.forward).unwrap().counters();
     // Only path MTU probes that are too large are dropped in addition.
     let known = truth.drops.of(DropReason::Random) + truth.drops.of(DropReason::TooLarge);
     assert_eq!(truth.drops.total(), known, "{truth:?}");
@@ -86,9 +86,9 @@ fn duplication_reordering_corruption_and_truncation_are_survived() {
     assert!(received.rejected > 0 && r.sent().rejected > 0);
     assert!(received.duplicates > 0);
     // Every damaged packet that arrived was detected, and no other was rejected.
-    let there = r.world.path(r.there).unwrap().counters();
-    assert!(received.rejected <= there.damaged + there.copies, "{received:?} {there:?}");
-    assert!(received.rejected as f64 >= 0.8 * there.damaged as f64, "{received:?} {there:?}");
+    let forward = r.world.path(r.forward).unwrap().counters();
+    assert!(received.rejected <= forward.damaged + forward.copies, "{received:?} {forward:?}");
+    assert!(received.rejected as f64 >= 0.8 * forward.damaged as f64, "{received:?} {forward:?}");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_path_whose_mtu_shrinks_is_survived() {
         let back = channel(ms(20), 0.001);
         let forth = Channel { mtu: before, ..back.clone() };
         let mut r = Run::new(41, 150_000_000, "bbr", None, &forth, &back);
-        let links = [r.there, r.back];
+        let links = [r.forward, r.back];
         r.world.at(Time::ZERO + ms(700), move |world| {
             for link in links {
                 world

@@ -99,7 +99,7 @@ fn an_aggregate_has_its_load() {
     assert!((mbps / 200.0 - 1.0).abs() < 0.1, "{mbps}");
 }
 
-fn crowded(seed: u64) -> Summary {
+fn busy_world(seed: u64) -> Summary {
     let stages = vec![
         bottleneck(100, Limit::Bytes(Bytes(100_000))),
         StageSpec::Loss(share(0.01)),
@@ -129,7 +129,7 @@ fn crowded(seed: u64) -> Summary {
 
 #[test]
 fn equal_seeds_give_equal_bytes_and_the_truth_always_adds_up() {
-    let bytes = |seed| serde_json::to_string(&crowded(seed)).unwrap();
+    let bytes = |seed| serde_json::to_string(&busy_world(seed)).unwrap();
     let first = bytes(11);
     assert_eq!(first, bytes(11));
     assert_ne!(first, bytes(12));
@@ -139,7 +139,7 @@ fn equal_seeds_give_equal_bytes_and_the_truth_always_adds_up() {
 /// simulation and must be intentional.
 #[test]
 fn the_worlds_results_never_change() {
-    let summary = crowded(11);
+    let summary = busy_world(11);
     let truth_counts: Vec<[u64; 4]> = summary
         .flows
         .iter()
@@ -155,7 +155,7 @@ fn the_worlds_results_never_change() {
 
 #[test]
 fn rates_over_time_show_a_change() {
-    let summary = crowded(11);
+    let summary = busy_world(11);
     let rates = summary.rates.unwrap();
     let all = |tenth: usize| rates.delivered_bps.iter().map(|flow| flow[tenth]).sum::<u64>() as f64 / 1e6;
     let mean = |range: std::ops::Range<usize>| {
@@ -169,7 +169,7 @@ fn rates_over_time_show_a_change() {
 
 #[test]
 fn drops_over_time_are_split_by_reason() {
-    let summary = crowded(11);
+    let summary = busy_world(11);
     let rates = summary.rates.unwrap();
     for (flow, (all, reasons)) in summary.flows.iter().zip(rates.dropped.iter().zip(&rates.dropped_by)) {
         assert!(reasons.len() >= 2, "{reasons:?}");

@@ -9,7 +9,7 @@ use haul_base::{Rate, Span, Time};
 use haul_sim::{Path, PathSpec, SpecError, StageChange, StageRef, StageSpec};
 
 use crate::error::{WanError, While};
-use crate::link::{Clock, DropLog, Link, LinkOptions, Snapshot, Way};
+use crate::link::{Clock, DropLog, Link, LinkOptions, PathDirection, Snapshot};
 use crate::world::{Names, Side, TcpWindow, World, WorldOptions};
 
 /// The seeds of a direction and of its packet damage must differ.
@@ -65,7 +65,7 @@ impl Emulator {
         let log = options.drop_log.map(File::create).transpose().while_doing("cannot make the drop log")?;
         let log = log.map(DropLog::new);
         let link = |way| link(way, &world, options, (clock, log.clone()));
-        let (forth, back) = (link(Way::Forth)?, link(Way::Back)?);
+        let (forth, back) = (link(PathDirection::Forth)?, link(PathDirection::Back)?);
         Ok(Self { forth, back, world, clock })
     }
 
@@ -90,10 +90,15 @@ impl Emulator {
     }
 
     /// Changes a stage of one direction. Returns `None` if that direction has failed.
-    pub fn change(&self, way: Way, which: StageRef, change: StageChange) -> Option<Result<(), SpecError>> {
+    pub fn change(
+        &self,
+        way: PathDirection,
+        which: StageRef,
+        change: StageChange,
+    ) -> Option<Result<(), SpecError>> {
         let link = match way {
-            Way::Forth => &self.forth,
-            Way::Back => &self.back,
+            PathDirection::Forth => &self.forth,
+            PathDirection::Back => &self.back,
         };
         let rate = match &change {
             StageChange::Rate(rate) => Some(*rate),
@@ -110,14 +115,14 @@ impl Emulator {
 
 /// Starts the thread of one direction.
 fn link(
-    way: Way,
+    way: PathDirection,
     world: &World,
     options: &EmulatorOptions<'_>,
     (clock, drop_log): (Clock, Option<DropLog>),
 ) -> Result<Link, WanError> {
     let (name, from, to, spec): (_, &Side, &Side, _) = match way {
-        Way::Forth => ("wan-forth", &world.a, &world.b, options.forth),
-        Way::Back => ("wan-back", &world.b, &world.a, options.back),
+        PathDirection::Forth => ("wan-forth", &world.a, &world.b, options.forth),
+        PathDirection::Back => ("wan-back", &world.b, &world.a, options.back),
     };
     let seed = way.seed(options.seed);
     let options = LinkOptions {

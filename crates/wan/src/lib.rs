@@ -17,7 +17,7 @@ mod world;
 pub use emulator::{Emulator, EmulatorOptions, MAX_GRANULARITY, rate_of, rtt_of};
 pub use error::WanError;
 pub use guard::{die_with_parent, end_soon, pin};
-pub use link::{Clock, Snapshot, Traffic, Way};
+pub use link::{Clock, PathDirection, Snapshot, Traffic};
 pub use net::{Namespace, Offloads, enter, sweep};
 pub use privilege::{Privilege, acquire};
 pub use relay::{Relay, Relayed};

@@ -169,8 +169,8 @@ impl Pump {
 
     fn is_close_written(&self) -> bool {
         let state = self.shared.state.lock();
-        let all_queued_taken = state.channel.is_closing() && state.channel.outgoing_frames() == 0;
-        all_queued_taken && self.written == self.frame.len() && !self.tls.wants_write()
+        let is_queue_empty = state.channel.is_closing() && state.channel.outgoing_frames() == 0;
+        is_queue_empty && self.written == self.frame.len() && !self.tls.wants_write()
     }
 
     /// Moves frames to TLS and TLS records to TCP until one of them has no more.

@@ -348,7 +348,7 @@ impl Drop for Channel {
         // Sent data may still arrive; queued data probably will not.
         let is_all_sent = self.connection.lock().stack.queued_bytes() == 0;
         self.start_close(if is_all_sent { CloseReason::Graceful } else { CloseReason::Abort });
-        self.connection.lock().application = Application::Gone;
+        self.connection.lock().application = Application::Dropped;
         self.endpoint.shared().remove_if_over(&self.connection);
     }
 }

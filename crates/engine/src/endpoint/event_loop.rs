@@ -17,16 +17,16 @@ pub(super) fn dispatch(shared: &SharedEndpoint, now: Time, arrival: Option<Time>
     let stride = stride.max(1);
     let mut rest = data;
     while !rest.is_empty() {
-        let what = DatagramKind::of(&rest[..rest.len().min(stride)]);
-        let run = match what {
+        let datagram_kind = DatagramKind::of(&rest[..rest.len().min(stride)]);
+        let run = match datagram_kind {
             DatagramKind::Stack(_) => {
-                rest.chunks(stride).take_while(|packet| DatagramKind::of(packet) == what).count()
+                rest.chunks(stride).take_while(|packet| DatagramKind::of(packet) == datagram_kind).count()
             }
             _ => 1,
         };
         let (these, others) = rest.split_at_mut((run * stride).min(rest.len()));
         rest = others;
-        match what {
+        match datagram_kind {
             DatagramKind::Stack(identity) => {
                 on_packets(shared, now, received(these, stride, ecn, arrival), source, identity);
             }

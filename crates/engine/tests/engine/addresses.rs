@@ -56,7 +56,7 @@ fn intercepted(relay: &Relay, act: impl FnOnce()) -> Vec<u8> {
     found().unwrap()
 }
 
-fn sends_much(server: &Channel) {
+fn send_many(server: &Channel) {
     (0..30).for_each(|_| send(server, &[7; 1_000]));
 }
 
@@ -75,7 +75,7 @@ fn a_copied_packet_that_arrives_first_does_not_move_the_connection() {
     let mut victim = Victim::new();
     victim.sends(&copy, listener.local_addr());
     assert_eq!(recv(&server), b"two", "the copy must be accepted like the packet");
-    sends_much(&server);
+    send_many(&server);
     let received = victim.received();
     assert!(received <= 3 * victim.sent, "{received} bytes to a victim for {} bytes", victim.sent);
     assert_eq!(server.peer(), peer);
@@ -107,7 +107,7 @@ fn copied_first_packets_do_not_redirect_a_connection() {
     victim.sends(&copy, listener.local_addr());
     let server = connection(&listener);
     assert_eq!(recv(&server), b"one");
-    sends_much(&server);
+    send_many(&server);
     let received = victim.received();
     assert!(received <= 3 * victim.sent, "{received} bytes to a victim for {} bytes", victim.sent);
     // The client sends again, answers the challenge, and gets what was waiting for it.

@@ -55,9 +55,9 @@ impl Running {
     }
 }
 
-fn wait_until(what: &str, is_it: impl Fn() -> bool) {
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let until = Instant::now() + TIMEOUT;
-    while !is_it() {
+    while !condition() {
         assert!(Instant::now() < until, "{what} did not arrive");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -65,10 +65,10 @@ fn wait_until(what: &str, is_it: impl Fn() -> bool) {
 
 /// Waits for a control frame of this kind and number.
 fn closes(by: &Mutex<Vec<Vec<u8>>>, kind: ControlFrameKind, number: u32) {
-    let is_it = |packet: &Vec<u8>| {
+    let condition = |packet: &Vec<u8>| {
         ControlFrame::parse(packet).is_ok_and(|frame| (frame.kind, frame.number) == (kind, number))
     };
-    wait_until(&format!("{kind:?} {number}"), || by.lock().unwrap().iter().any(is_it));
+    wait_until(&format!("{kind:?} {number}"), || by.lock().unwrap().iter().any(condition));
 }
 
 /// Object bytes that have arrived.

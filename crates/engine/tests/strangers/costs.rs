@@ -16,7 +16,7 @@ use crate::stranger::{self, HEAD, Stranger};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const PLACES: usize = 8;
 /// Source address of strangers.
-const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 0, 1));
+const OTHER_HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 0, 1));
 
 /// Held by the running test, so that only one runs at a time.
 static SERIAL: Mutex<()> = Mutex::new(());
@@ -31,7 +31,7 @@ fn listener(total: usize) -> Listener {
 }
 
 fn stranger(listener: &Listener, config: &Arc<ClientConfig>) -> std::io::Result<Stranger> {
-    Stranger::secure(stranger::dial(ELSEWHERE, listener.local_addr(), TIMEOUT)?, config)
+    Stranger::secure(stranger::dial(OTHER_HOST, listener.local_addr(), TIMEOUT)?, config)
 }
 
 /// Returns the number of threads that serve strangers or sessions.
@@ -143,7 +143,7 @@ fn clients_with_the_secret_connect_during_a_flood_of_strangers() {
                     if let Ok(mut stranger) = stranger(&listener, &config) {
                         let _ = stranger.send_wrong_proof(34);
                     }
-                    open_connections.extend(stranger::dial(ELSEWHERE, listener.local_addr(), TIMEOUT));
+                    open_connections.extend(stranger::dial(OTHER_HOST, listener.local_addr(), TIMEOUT));
                 }
             });
         }

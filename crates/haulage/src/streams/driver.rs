@@ -252,7 +252,7 @@ impl Streams {
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let room = ready!(self.poll(context, Wait::Room(number), |it| it.space(number)))?;
+        let room = ready!(self.poll(context, Wait::SendSpace(number), |it| it.space(number)))?;
         let reason = "the peer stopped reading the stream";
         let (offset, room) = room.map_err(|Aborted| io::Error::new(io::ErrorKind::BrokenPipe, reason))?;
         let max_bytes = self.longest_frame().saturating_sub(DATA_HEADER).min(MAX_STREAM_BYTES);

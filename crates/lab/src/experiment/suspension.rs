@@ -1,7 +1,7 @@
 //! RAPID+'s scheduler model in plans: how long the receiving process has no core.
 
 use haul_base::{Probability, Span};
-use haul_proto::suspension::{Ahead, Case, Reentry};
+use haul_proto::suspension::{Case, Reentry, TasksAhead};
 use serde::{Deserialize, Deserializer};
 
 /// A case of the model, with its parameters.
@@ -58,7 +58,8 @@ impl Model {
             CaseName::Vi => Case::VI(reentry),
         };
         let (active, expired) = (&self.active, &self.expired);
-        let ahead = Ahead { active, expired, levels_ahead: self.levels_ahead, waiting: Span::ZERO };
-        ahead.suspension(case).ok_or_else(|| "the others return endlessly".to_owned())
+        let tasks_ahead =
+            TasksAhead { active, expired, levels_ahead: self.levels_ahead, waiting: Span::ZERO };
+        tasks_ahead.suspension(case).ok_or_else(|| "the others return endlessly".to_owned())
     }
 }

@@ -11,8 +11,8 @@ mod incoming;
 mod job;
 mod points;
 mod server;
+mod stolen_time;
 mod tables;
-mod theft;
 mod turns;
 mod udt;
 
@@ -27,7 +27,7 @@ use points::Points;
 
 /// Available measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum What {
+enum Table {
     /// Throughput at a requested rate, over round-trip times
     Rates,
     /// Two streams whose rates the receiver sets, and changes for one of them
@@ -45,7 +45,7 @@ enum What {
 pub(crate) struct ServicesArgs {
     /// Measurements to run; all if none is given
     #[arg(value_enum)]
-    what: Vec<What>,
+    what: Vec<Table>,
 
     #[command(flatten)]
     points: Points,
@@ -73,19 +73,19 @@ pub(crate) fn services(args: &ServicesArgs) -> Result<Outcome, Problem> {
     let is_selected = |what| args.what.is_empty() || args.what.contains(&what);
     let mut outcome = Outcome::default();
     println!("seed {}", args.seed);
-    if is_selected(What::Rates) {
+    if is_selected(Table::Rates) {
         tables::rates(&lab, points, &mut outcome)?;
     }
-    if is_selected(What::Change) {
+    if is_selected(Table::Change) {
         tables::change(&lab, points, &mut outcome)?;
     }
-    if is_selected(What::Jitter) {
+    if is_selected(Table::Jitter) {
         tables::jitter(&lab, points, &mut outcome)?;
     }
-    if is_selected(What::Turnaround) {
+    if is_selected(Table::Turnaround) {
         turns::table(&lab, points, &mut outcome)?;
     }
-    if is_selected(What::Readings) {
+    if is_selected(Table::Readings) {
         tables::readings(&lab, points.share, &mut outcome)?;
     }
     Ok(outcome)

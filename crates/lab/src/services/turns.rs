@@ -18,7 +18,7 @@ use super::ideal::Comparison;
 use super::incoming::IncomingChannels;
 use super::job::{Carrier, Job, Turns};
 use super::points::{MessageTransport, Points, ROUNDS};
-use super::theft::{QUIET, Ticks};
+use super::stolen_time::{QUIET, Ticks};
 use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 
@@ -61,7 +61,7 @@ pub(super) fn table(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
         "| RTT ms | loss each way | carrier | mean | 99 % | CPU of A, us | means | 99 % of each round | stolen |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    let (mut early, mut undisturbed) = (Vec::new(), Undisturbed::default());
+    let (mut early, mut undisturbed) = (Vec::new(), UndisturbedRounds::default());
     let mut comparison = Comparison::default();
     for &rtt_ms in points.rtt.as_deref().unwrap_or(&[1, 60]) {
         let messages = if rtt_ms < 10 { 500.0 } else { 100.0 };
@@ -209,13 +209,13 @@ impl Rounds {
 
 /// The same points, restricted to rounds in which hardly any CPU time was stolen from any carrier.
 #[derive(Debug, Default)]
-struct Undisturbed {
+struct UndisturbedRounds {
     lines: Vec<String>,
     /// Number of rounds left out.
     without: usize,
 }
 
-impl Undisturbed {
+impl UndisturbedRounds {
     fn add(&mut self, point: &str, all: &[(Setup, Rounds)]) {
         let rounds = all.first().map_or(0, |(_, rounds)| rounds.stolen.len());
         let is_quiet = |round: &usize| all.iter().all(|(_, rounds)| rounds.stolen[*round] <= QUIET);
@@ -420,7 +420,7 @@ mod tests {
             ((Carrier::Tcp, None), of(&[(1.0, 0.0), (9.0, 0.2), (2.0, 0.01), (3.0, 0.0)])),
             ((Carrier::Udp, None), of(&[(1.0, 0.0), (1.0, 0.0), (1.0, 0.0), (7.0, 0.02)])),
         ];
-        let mut undisturbed = Undisturbed::default();
+        let mut undisturbed = UndisturbedRounds::default();
         undisturbed.add("| 1 | 0%", &all);
         undisturbed.add("| 1 | 1%", &[((Carrier::Udp, None), of(&[(7.0, 0.02)]))]);
         assert_eq!(undisturbed.without, 3);

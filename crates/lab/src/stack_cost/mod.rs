@@ -25,12 +25,12 @@ use crate::problem::Problem;
 #[derive(Debug, Args)]
 pub(crate) struct StackCostArgs {
     #[command(subcommand)]
-    what: What,
+    what: Measurement,
 }
 
 /// Measurements.
 #[derive(Debug, Subcommand)]
-enum What {
+enum Measurement {
     /// Cost of a message alone, compared with wu-h-ctp table 3
     Nanoseconds,
     /// Both ends on one core, without sockets
@@ -83,13 +83,13 @@ fn problem(error: Box<dyn Error>) -> Problem {
 /// Runs one measurement.
 pub(crate) fn stack_cost(args: &StackCostArgs) -> Result<ExitCode, Problem> {
     let done = match &args.what {
-        What::Nanoseconds => nanoseconds::measure(&mut Outcome::default()),
-        What::Memory { mode: None, .. } => memory::measure(SIZE, &mut Outcome::default()),
-        What::Memory { mode: Some(mode), batches } => memory::once(*mode, *batches, SIZE),
-        What::Send { list, to, seconds } => Duration::try_from_secs_f64(*seconds)
+        Measurement::Nanoseconds => nanoseconds::measure(&mut Outcome::default()),
+        Measurement::Memory { mode: None, .. } => memory::measure(SIZE, &mut Outcome::default()),
+        Measurement::Memory { mode: Some(mode), batches } => memory::once(*mode, *batches, SIZE),
+        Measurement::Send { list, to, seconds } => Duration::try_from_secs_f64(*seconds)
             .map_err(Into::into)
             .and_then(|time| compare::send(&list.items, *to, time)),
-        What::Recv { list, bind } => compare::receive(&list.items, *bind),
+        Measurement::Recv { list, bind } => compare::receive(&list.items, *bind),
     };
     done.map(|()| ExitCode::SUCCESS).map_err(problem)
 }

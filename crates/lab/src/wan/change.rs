@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use haul_base::{Rate, Span};
-use haul_wan::Way;
+use haul_wan::PathDirection;
 
 use super::values::{self, Bursts, Policing, QueueSize, Reorder, Share};
 
@@ -29,7 +29,7 @@ pub(super) enum Setting {
 pub(crate) struct Change {
     text: String,
     pub(super) setting: Setting,
-    pub(super) ways: &'static [Way],
+    pub(super) ways: &'static [PathDirection],
 }
 
 /// A change, and its time since the start.
@@ -48,11 +48,12 @@ impl FromStr for Change {
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, for example loss=1%")?;
         let (key, value) = (key.trim(), value.trim());
-        let (name, ways): (&str, &[Way]) = match (key.strip_suffix("-back"), key.strip_suffix("-forth")) {
-            (Some(name), _) => (name, &[Way::Back]),
-            (_, Some(name)) => (name, &[Way::Forth]),
-            _ => (key, &[Way::Forth, Way::Back]),
-        };
+        let (name, ways): (&str, &[PathDirection]) =
+            match (key.strip_suffix("-back"), key.strip_suffix("-forth")) {
+                (Some(name), _) => (name, &[PathDirection::Back]),
+                (_, Some(name)) => (name, &[PathDirection::Forth]),
+                _ => (key, &[PathDirection::Forth, PathDirection::Back]),
+            };
         let span = || value.parse::<Span>().map_err(|e| e.to_string());
         let setting = match name {
             "rtt" => Setting::Rtt(span()?),
@@ -101,9 +102,9 @@ mod tests {
     #[test]
     fn changes_name_their_direction() {
         let change: Change = "loss=1%".parse().unwrap();
-        assert_eq!(change.ways, [Way::Forth, Way::Back]);
-        assert_eq!("loss-back=1%".parse::<Change>().unwrap().ways, [Way::Back]);
-        assert_eq!("rate-forth=1Mbit".parse::<Change>().unwrap().ways, [Way::Forth]);
+        assert_eq!(change.ways, [PathDirection::Forth, PathDirection::Back]);
+        assert_eq!("loss-back=1%".parse::<Change>().unwrap().ways, [PathDirection::Back]);
+        assert_eq!("rate-forth=1Mbit".parse::<Change>().unwrap().ways, [PathDirection::Forth]);
     }
 
     #[test]

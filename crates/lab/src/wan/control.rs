@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 
 use haul_sim::StageChange;
-use haul_wan::Way;
+use haul_wan::PathDirection;
 use serde_json::{Value, json};
 
 use super::change::Change;
@@ -19,7 +19,7 @@ pub(crate) enum Command {
     /// A change as on the command line.
     Set(Change),
     /// A change of one stage, as in path files.
-    Stage(Way, String, StageChange),
+    Stage(PathDirection, String, StageChange),
     /// Print the counters.
     Counters,
     /// End the emulator.
@@ -136,8 +136,8 @@ fn stage(rest: &str) -> Result<Command, String> {
         return Err("write for example: stage forth bottleneck {\"rate\": \"20Mbit\"}".to_owned());
     };
     let way = match way {
-        "forth" => Way::Forth,
-        "back" => Way::Back,
+        "forth" => PathDirection::Forth,
+        "back" => PathDirection::Back,
         _ => return Err(format!("`{way}` is no direction; write forth or back")),
     };
     let change = serde_json::from_str(change).map_err(|e| format!("no change of a stage: {e}"))?;
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(parse("stop"), Ok(Command::Stop));
         assert!(matches!(parse("set loss=1%"), Ok(Command::Set(_))));
         let rate = StageChange::Rate(Rate::from_mbps(20));
-        let expected = Command::Stage(Way::Back, "bottleneck".to_owned(), rate);
+        let expected = Command::Stage(PathDirection::Back, "bottleneck".to_owned(), rate);
         assert_eq!(parse("stage back bottleneck {\"rate\": \"20Mbit\"}"), Ok(expected));
     }
 

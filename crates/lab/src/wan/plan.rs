@@ -9,7 +9,7 @@ use haul_sim::{
     JitterSpec, Limit, Order, Outage, PathSpec, QueueSpec, RedSpec, ReorderingSpec, Signal, StageChange,
     StageRef, StageSpec,
 };
-use haul_wan::Way;
+use haul_wan::PathDirection;
 use serde::{Deserialize, Serialize};
 
 use super::args::PathArgs;
@@ -271,7 +271,7 @@ pub(crate) struct Present {
 }
 
 /// A change of one stage.
-pub(crate) type Step = (Way, StageRef, StageChange);
+pub(crate) type Step = (PathDirection, StageRef, StageChange);
 
 impl Present {
     /// Returns the values at the start. `from_args`: the path is described by the options, not by a file.
@@ -285,8 +285,8 @@ impl Present {
         let mut steps = Vec::new();
         for way in change.ways {
             let direction = match way {
-                Way::Forth => &mut self.forth,
-                Way::Back => &mut self.back,
+                PathDirection::Forth => &mut self.forth,
+                PathDirection::Back => &mut self.back,
             };
             let of = |(stage, change): (&str, StageChange)| (*way, StageRef::Name(stage.to_owned()), change);
             let follows = self.queue_follows && matches!(direction.queue, QueueSize::Bdp(_));

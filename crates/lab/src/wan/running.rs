@@ -2,7 +2,7 @@
 
 use haul_base::{Span, Time};
 use haul_sim::{Path, StageChange, StageRef};
-use haul_wan::{Emulator, EmulatorOptions, Names, Privilege, Snapshot, V4, Way, World};
+use haul_wan::{Emulator, EmulatorOptions, Names, PathDirection, Privilege, Snapshot, V4, World};
 use serde_json::{Value, json};
 
 use super::args::WanArgs;
@@ -129,7 +129,7 @@ impl Running {
         let (mut forth, mut back) = (build(&plan.forth)?, build(&plan.back)?);
         for Scheduled { change, .. } in &args.change {
             for (way, stage, step) in present.apply(change) {
-                let path = if way == Way::Forth { &mut forth } else { &mut back };
+                let path = if way == PathDirection::Forth { &mut forth } else { &mut back };
                 path.change(Time::ZERO, &stage, &step).map_err(|error| {
                     let hint = "a stage to be changed has to exist from the start: give its option, for \
                                 example --rate 1Gbit, --jitter 0ms or --reorder 0%";
@@ -148,7 +148,7 @@ impl Running {
         Ok(())
     }
 
-    fn step(&self, way: Way, stage: StageRef, step: StageChange) -> Result<(), String> {
+    fn step(&self, way: PathDirection, stage: StageRef, step: StageChange) -> Result<(), String> {
         let changed = self.emulator.change(way, stage, step).ok_or("the path has failed")?;
         changed.map_err(|error| error.to_string())
     }

@@ -325,9 +325,9 @@ impl Sender {
         self.stack.raise(now, LAW_CHOSEN, &mut law);
     }
 
-    /// As [`DiagnosedWindows::take_of`].
+    /// As [`DiagnosedWindows::take_from`].
     pub fn take_window(&mut self) -> Option<DiagnosedWindow> {
-        DiagnosedWindows::take_of(&mut self.stack)
+        DiagnosedWindows::take_from(&mut self.stack)
     }
 
     /// Whether [`SenderEvent::Delivered`] was returned.

@@ -154,7 +154,7 @@ impl<E> Lifecycle<E> {
     /// Returns the age of the first initial header, while the connection opens: at least the round-trip time
     /// when an answer arrives, whichever header it answers (Karn's algorithm, RFC 6298 section 3).
     pub fn header_age(&self, now: Time) -> Option<Span> {
-        if let Phase::Opening(opening) = &self.phase { opening.waited(now) } else { None }
+        if let Phase::Opening(opening) = &self.phase { opening.age(now) } else { None }
     }
 
     /// Records that something authentic arrived. Returns the maximum datagram size if it changes, as packets
@@ -167,7 +167,7 @@ impl<E> Lifecycle<E> {
         let datagram = match &mut self.phase {
             Phase::Opening(opening) => opening.datagram,
             Phase::Closing(closing) => {
-                closing.on_known();
+                closing.on_confirmed();
                 return None;
             }
             Phase::Running | Phase::Ended(_) => return None,
@@ -257,7 +257,7 @@ impl Opening {
     }
 
     /// Returns the age of the first header.
-    fn waited(&self, now: Time) -> Option<Span> {
+    fn age(&self, now: Time) -> Option<Span> {
         self.sent.map(|sent| now.since(sent))
     }
 }
@@ -303,7 +303,7 @@ impl Closing {
     }
 
     /// The peer knows the connection: from now on the close is repeated as often as any other.
-    fn on_known(&mut self) {
+    fn on_confirmed(&mut self) {
         if self.opening.take().is_some() {
             self.attempts = 0;
         }
@@ -357,7 +357,7 @@ mod tests {
         let mut closing =
             Closing::new(Time::ZERO, ControlFrameKind::Close, CloseReason::Graceful, Some(until));
         (0..9).for_each(|_| assert!(send_close(&mut closing).1));
-        closing.on_known();
+        closing.on_confirmed();
         assert!(!closing.opens());
         assert_eq!((0..9).filter(|_| send_close(&mut closing).1).count(), 6);
     }

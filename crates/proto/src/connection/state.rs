@@ -121,7 +121,7 @@ pub enum Application {
     /// The application has its end.
     Present,
     /// The application has dropped its end: the close is repeated, received packets are ignored.
-    Gone,
+    Dropped,
 }
 
 /// Result of handling received packets.
@@ -160,8 +160,8 @@ pub struct ConnectionState<E> {
     pub unsent: Option<Box<Unsent>>,
     /// Whether there is memory to release, and when to check. As two fields 8 bytes smaller than as an
     /// `Option`.
-    holds_memory: bool,
-    look_at: Time,
+    has_memory: bool,
+    check_memory_at: Time,
     /// Bytes of received messages that may be queued.
     inbox: u32,
     /// Allocated for the first event.
@@ -238,8 +238,8 @@ impl<E: From<Failure>> ConnectionState<E> {
             replies: false,
             application: Application::Present,
             unsent: None,
-            holds_memory: false,
-            look_at: now,
+            has_memory: false,
+            check_memory_at: now,
             inbox: u32::try_from(options.inbox.0).unwrap_or(u32::MAX),
             events: None,
         }
@@ -254,7 +254,7 @@ impl<E: From<Failure>> ConnectionState<E> {
         received: &mut Received<'_>,
         (from, header): (SocketAddr, Header),
     ) -> PacketVerdict {
-        if self.lifecycle.is_ended() || self.application == Application::Gone {
+        if self.lifecycle.is_ended() || self.application == Application::Dropped {
             return PacketVerdict::Ended;
         }
         if self.is_inbox_full() && carries_data(received.data, received.stride) {
@@ -494,14 +494,14 @@ impl<E: From<Failure>> ConnectionState<E> {
 
     /// Records that there is memory to release.
     pub fn note_memory(&mut self, now: Time) {
-        if !self.holds_memory {
-            (self.holds_memory, self.look_at) = (true, now + IDLE);
+        if !self.has_memory {
+            (self.has_memory, self.check_memory_at) = (true, now + IDLE);
         }
     }
 
     /// Returns when memory is released if nothing arrives for [`IDLE`].
     fn release_at(&self) -> Option<Time> {
-        self.holds_memory.then_some(self.look_at)
+        self.has_memory.then_some(self.check_memory_at)
     }
 
     /// Releases memory that can be recreated, if the connection has been idle long enough.
@@ -509,9 +509,9 @@ impl<E: From<Failure>> ConnectionState<E> {
         if self.release_at().is_none_or(|at| at > now) {
             return;
         }
-        self.look_at = self.lifecycle.last_received() + IDLE;
-        self.holds_memory = self.look_at > now;
-        if !self.holds_memory {
+        self.check_memory_at = self.lifecycle.last_received() + IDLE;
+        self.has_memory = self.check_memory_at > now;
+        if !self.has_memory {
             self.stack.release_idle(now);
             self.events.take_if(|events| events.is_empty());
         }

@@ -56,7 +56,7 @@ struct StandingQueue {
     rotated_at: Time,
     /// Longest queueing delay, negated.
     longest: WindowedMin,
-    seen: Option<Time>,
+    standing_at: Option<Time>,
     /// Share of the last losses that were reported while the queue stood.
     share_of_losses: f64,
 }
@@ -68,7 +68,7 @@ impl Default for StandingQueue {
             shortest: [Span::ZERO; 2],
             rotated_at: Time::ZERO,
             longest: WindowedMin::new(LONGEST_MEMORY),
-            seen: None,
+            standing_at: None,
             share_of_losses: 0.0,
         }
     }
@@ -95,9 +95,9 @@ impl StandingQueue {
         let queue_delay = self.path.without(sample, longer);
         let delays_all = self.delays_all(now, smoothed, queue_delay);
         if delays_all || queue_delay > shortest.mul_f64(STANDING).max(MIN_READ_DELAY) {
-            self.seen = Some(now);
+            self.standing_at = Some(now);
         }
-        let is_standing = self.seen.is_some_and(|seen| now.since(seen) <= smoothed);
+        let is_standing = self.standing_at.is_some_and(|standing_at| now.since(standing_at) <= smoothed);
         let kept = (1.0 - 1.0 / REMEMBERED_LOSSES).powf(sample.lost_packets as f64);
         self.share_of_losses = self.share_of_losses * kept + if is_standing { 1.0 - kept } else { 0.0 };
         is_standing
@@ -200,10 +200,11 @@ impl CauseAware {
         self.lost_at = if is_loss { sample.now } else { self.lost_at };
         self.event_until = Some(sample.now + round_trip * 2);
         self.bound = self.bound.into_iter().chain(most.map(|most| most.max(MIN_BOUND))).min();
-        let goes_on = if is_loss { self.events.is_new(sample) } else { !self.events.in_recovery(sample) };
+        let should_reduce =
+            if is_loss { self.events.is_new(sample) } else { !self.events.in_recovery(sample) };
         if !is_known {
             self.events.close(sample.next_pn);
-        } else if let Some(drain) = sample.drain_rate.filter(|_| goes_on) {
+        } else if let Some(drain) = sample.drain_rate.filter(|_| should_reduce) {
             self.bound = Some(drain.min(most.unwrap_or(drain)).max(MIN_BOUND));
         }
     }
@@ -308,13 +309,13 @@ mod tests {
     /// Also with a queue shorter than the delay that shows a host that reads late.
     #[test]
     fn a_peer_that_falsely_blames_its_host_takes_no_more_from_others() {
-        let lies = Some(Verdict::of(Cause::ReceiverHost));
+        let false_verdict = Some(Verdict::of(Cause::ReceiverHost));
         for law in ["reno", "cubic", "highspeed", "bbr", "sabul"] {
             for queue in [0.2, 0.4, 1.0] {
-                let [honest, lying] = [None, lies].map(|verdict| share_of_reno(law, queue, verdict));
+                let [honest, lying] = [None, false_verdict].map(|verdict| share_of_reno(law, queue, verdict));
                 assert!(lying > 0.8 * honest, "{law}, {queue}: {lying} instead of {honest} Mbit/s");
             }
-            let alone = flow(law, 1.0, lies).measure(Span::from_secs(60));
+            let alone = flow(law, 1.0, false_verdict).measure(Span::from_secs(60));
             assert!(alone.loss_rate() < 0.03, "{law}: {alone:?}");
         }
     }

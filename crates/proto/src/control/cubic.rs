@@ -25,7 +25,7 @@ use haul_base::Time;
 use haul_stack::{Configuration as _, configuration};
 
 use super::LawRegistration;
-use super::window::{Formula, Seen, Windowed, initial_window, longer_path};
+use super::window::{Formula, WindowInput, Windowed, initial_window, longer_path};
 
 configuration! {
     /// Parameters of `cubic`.
@@ -63,9 +63,9 @@ struct Cubic {
     /// Window before the last reduction, or less due to fast convergence.
     w_max: f64,
     epoch: Option<Epoch>,
-    seen_at: Option<Time>,
+    updated_at: Option<Time>,
     /// Seconds between the last two feedbacks.
-    passed: f64,
+    since_update: f64,
 }
 
 /// A stage of congestion avoidance.
@@ -90,8 +90,8 @@ impl Cubic {
             fast_convergence: parameters.fast_convergence,
             w_max: 0.0,
             epoch: None,
-            seen_at: None,
-            passed: 0.0,
+            updated_at: None,
+            since_update: 0.0,
         }
     }
 
@@ -108,33 +108,33 @@ impl Cubic {
 }
 
 impl Formula for Cubic {
-    fn observe(&mut self, seen: &Seen<'_>) {
-        let before = self.seen_at.replace(seen.now).unwrap_or(seen.now);
-        self.passed = seen.now.since(before).as_secs_f64();
+    fn observe(&mut self, input: &WindowInput<'_>) {
+        let before = self.updated_at.replace(input.now).unwrap_or(input.now);
+        self.since_update = input.now.since(before).as_secs_f64();
     }
 
     fn begin(&mut self, window: f64) {
         self.epoch = Some(Epoch { w_max: window, k: 0.0, elapsed: 0.0, w_est: window, prior: window });
     }
 
-    fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64 {
-        if !seen.is_used {
+    fn avoid_congestion(&mut self, window: f64, input: &WindowInput<'_>) -> f64 {
+        if !input.is_used {
             return window;
         }
         if self.epoch.is_none() {
             self.begin(window);
         }
         let Some(mut epoch) = self.epoch else { return window };
-        epoch.elapsed += self.passed;
-        epoch.w_est = self.estimate(&epoch, window, seen.acked);
+        epoch.elapsed += self.since_update;
+        epoch.w_est = self.estimate(&epoch, window, input.acked);
         self.epoch = Some(epoch);
         if self.cubic(&epoch, epoch.elapsed) < epoch.w_est {
             return window.max(epoch.w_est);
         }
-        let ahead = self.cubic(&epoch, epoch.elapsed + seen.rtt.smoothed().as_secs_f64());
+        let ahead = self.cubic(&epoch, epoch.elapsed + input.rtt.smoothed().as_secs_f64());
         let target = ahead.clamp(window, MAX_GROWTH * window);
         // One feedback can acknowledge more than a window, but the window never exceeds the target.
-        window + (target - window) * (seen.acked / window).min(1.0)
+        window + (target - window) * (input.acked / window).min(1.0)
     }
 
     fn shrink(&mut self, window: f64) -> f64 {
@@ -166,14 +166,15 @@ mod tests {
     fn rounds(law: &mut Cubic, begin: f64, rtt: Span, count: u64, is_used: bool) -> Vec<f64> {
         let mut estimator = RttEstimator::new(rtt);
         estimator.on_sample(Time::ZERO, rtt);
-        let start = *law.seen_at.get_or_insert(Time::ZERO);
+        let start = *law.updated_at.get_or_insert(Time::ZERO);
         let mut window = begin;
         let round = |n| {
             let now = start + rtt * n;
             let sample = literal_sample(now, &estimator);
-            let seen = Seen { now, acked: window, rtt: &estimator, sample: &sample, is_round: true, is_used };
-            law.observe(&seen);
-            window = law.avoid(window, &seen);
+            let input =
+                WindowInput { now, acked: window, rtt: &estimator, sample: &sample, is_round: true, is_used };
+            law.observe(&input);
+            window = law.avoid_congestion(window, &input);
             window
         };
         (1..=count).map(round).collect()

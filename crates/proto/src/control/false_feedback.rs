@@ -24,7 +24,7 @@ fn running(law: &str) -> Harness {
 }
 
 /// The `n`-th feedback that no honest peer sends.
-fn lie<'a>(now: Time, n: u64, rtt: &'a RttEstimator, loss: &'a LossRuns) -> FeedbackSample<'a> {
+fn false_sample<'a>(now: Time, n: u64, rtt: &'a RttEstimator, loss: &'a LossRuns) -> FeedbackSample<'a> {
     let rate = [Rate::ZERO, Rate::MAX, Rate::from_bps(1)][n as usize % 3];
     let span = [Span::ZERO, Span::MAX, Span::from_secs(100)][n as usize % 3];
     let host = HostSample {
@@ -62,19 +62,19 @@ fn duplicate_and_late_reports_change_nothing() {
             run.law.on_feedback(&literal_sample(run.now, &rtt));
         }
         honest.run_for(Span::from_secs(5));
-        let (told, expected) = (run.measure(Span::from_secs(10)), honest.measure(Span::from_secs(10)));
-        assert!(told.goodput > expected.goodput.mul_f64(0.9), "{name}: {told:?} {expected:?}");
+        let (deceived, expected) = (run.measure(Span::from_secs(10)), honest.measure(Span::from_secs(10)));
+        assert!(deceived.goodput > expected.goodput.mul_f64(0.9), "{name}: {deceived:?} {expected:?}");
     }
 }
 
 /// Feeds lies for two seconds, during which the limits must stay sane.
-fn lie_to(run: &mut Harness, name: &str) {
+fn feed_false_samples(run: &mut Harness, name: &str) {
     let mut loss = LossRuns::default();
     (0..100).for_each(|n| loss.push(lost_packet(n * 3)));
     for n in 0..2_000 {
         run.run_for(Span::from_millis(1));
         let rtt = run.rtt.clone();
-        run.law.on_feedback(&lie(run.now, n, &rtt, &loss));
+        run.law.on_feedback(&false_sample(run.now, n, &rtt, &loss));
         run.law.on_boundary(&boundary(Unit::ALL[n as usize % 4], u64::MAX - n, 10_000));
         match run.law.permit() {
             Permit::Go(limits) => {
@@ -92,7 +92,7 @@ fn false_reports_leave_sane_limits_and_laws_recover() {
     for name in built_in_laws().map(|law| law.name) {
         let mut run = running(name);
         let expected = run.measure(Span::from_secs(5)).goodput.mul_f64(0.8);
-        lie_to(&mut run, name);
+        feed_false_samples(&mut run, name);
         let Some((_, bytes)) = BY_UNIT.iter().find(|(by_unit, _)| *by_unit == name) else {
             run.run_for(Span::from_secs(3));
             let after = run.measure(Span::from_secs(5)).goodput;
@@ -101,8 +101,8 @@ fn false_reports_leave_sane_limits_and_laws_recover() {
         };
         let sent = run.sent_bytes();
         let back = run.run_until(Span::from_secs(120), |run| run.law.state().rate >= expected);
-        let took = run.sent_bytes() - sent;
-        assert!(back.is_some() && took <= *bytes, "{name}: {back:?}, {took} bytes");
+        let sent_since = run.sent_bytes() - sent;
+        assert!(back.is_some() && sent_since <= *bytes, "{name}: {back:?}, {sent_since} bytes");
         assert!(run.measure(Span::from_secs(10)).goodput >= expected, "{name}: {:?}", run.law);
     }
 }

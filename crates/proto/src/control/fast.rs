@@ -13,7 +13,7 @@ use haul_base::{Span, Time};
 use haul_stack::{Configuration as _, configuration};
 
 use super::LawRegistration;
-use super::window::{Formula, Seen, Windowed, initial_window, longer_path};
+use super::window::{Formula, WindowInput, Windowed, initial_window, longer_path};
 use crate::longer_path::LongerPath;
 use crate::rtt::MIN_RTT_WINDOW;
 
@@ -41,7 +41,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             gamma: parameters.gamma,
             base: Span::MAX,
             update_at: Time::ZERO,
-            seen_at: Time::ZERO,
+            sampled_at: Time::ZERO,
             path: parameters.longer_path.then(LongerPath::default),
             in_slow_start: false,
         };
@@ -58,7 +58,7 @@ struct Fast {
     gamma: f64,
     base: Span,
     update_at: Time,
-    seen_at: Time,
+    sampled_at: Time,
     /// `None` if the base is the overall minimum.
     path: Option<LongerPath>,
     /// The path has become longer: the window doubles each round trip until a queue shows.
@@ -73,25 +73,25 @@ impl Fast {
 }
 
 impl Formula for Fast {
-    fn observe(&mut self, seen: &Seen<'_>) {
-        let silent = seen.now.since(std::mem::replace(&mut self.seen_at, seen.now));
+    fn observe(&mut self, input: &WindowInput<'_>) {
+        let silent = input.now.since(std::mem::replace(&mut self.sampled_at, input.now));
         if let Some(path) = &mut self.path {
             if silent > MIN_RTT_WINDOW {
                 self.base = Span::MAX;
-            } else if let Some(rise) = path.rise(seen.sample).filter(|rise| rise.at_once > self.base) {
+            } else if let Some(rise) = path.rise(input.sample).filter(|rise| rise.at_once > self.base) {
                 (self.base, self.in_slow_start) = (self.base + rise.delay, true);
             }
         }
-        self.base = self.base.min(seen.rtt.latest()).max(Span::from_micros(1));
-        self.in_slow_start &= seen.rtt.latest() <= self.base + self.base / QUEUE_DIVISOR;
+        self.base = self.base.min(input.rtt.latest()).max(Span::from_micros(1));
+        self.in_slow_start &= input.rtt.latest() <= self.base + self.base / QUEUE_DIVISOR;
     }
 
-    fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64 {
-        if seen.now < self.update_at {
+    fn avoid_congestion(&mut self, window: f64, input: &WindowInput<'_>) -> f64 {
+        if input.now < self.update_at {
             return window;
         }
-        let rtt = seen.rtt.smoothed().max(self.base);
-        self.update_at = seen.now + rtt;
+        let rtt = input.rtt.smoothed().max(self.base);
+        self.update_at = input.now + rtt;
         if self.in_slow_start {
             return 2.0 * window;
         }
@@ -113,9 +113,9 @@ mod tests {
 
     #[test]
     fn the_update_is_that_of_the_paper() {
-        let (base, update_at, seen_at) = (Span::MAX, Time::ZERO, Time::ZERO);
+        let (base, update_at, sampled_at) = (Span::MAX, Time::ZERO, Time::ZERO);
         let fast =
-            Fast { alpha: 200.0, gamma: 0.5, base, update_at, seen_at, path: None, in_slow_start: false };
+            Fast { alpha: 200.0, gamma: 0.5, base, update_at, sampled_at, path: None, in_slow_start: false };
         assert_near(fast.next(1_000.0, 0.1, 0.125), 500.0 + 0.5 * (800.0 + 200.0), 1e-9);
         assert_near(fast.next(10.0, 0.1, 0.1), 20.0, 1e-9);
         assert_near(fast.next(1_000.0, 0.1, 0.1), 1_100.0, 1e-9);

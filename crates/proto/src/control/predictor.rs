@@ -74,16 +74,16 @@ struct Periodic {
 }
 
 impl Periodic {
-    fn on_suspension(&mut self, began: Time, lasted: Span) {
+    fn on_suspension(&mut self, began: Time, measured: Span) {
         let since = began.since(self.last).as_secs_f64();
         self.seen += 1;
         self.last = self.last.max(began);
         match self.seen {
-            1 => self.length = lasted.as_secs_f64(),
+            1 => self.length = measured.as_secs_f64(),
             2 => self.period = since,
             _ => self.on_interval(since),
         }
-        self.length += (lasted.as_secs_f64() - self.length) * GAIN;
+        self.length += (measured.as_secs_f64() - self.length) * GAIN;
     }
 
     /// Adds an interval. One that spans several undetected suspensions counts as several.
@@ -315,16 +315,16 @@ impl Predictor {
                 }
             }
             Sense::Gaps(spacing) => {
-                if let Some((began, lasted)) = spacing.gap(sample, self.noticeable, self.paused_until) {
-                    self.periodic.on_suspension(began, lasted);
+                if let Some((began, measured)) = spacing.gap(sample, self.noticeable, self.paused_until) {
+                    self.periodic.on_suspension(began, measured);
                 }
             }
             Sense::HostLosses(spacing, last) => {
                 *last = spacing.gap(sample, self.noticeable, self.paused_until).or(*last);
-                if let Some((began, lasted)) = last.take_if(|_| has_host_losses(sample))
-                    && now.since(began + lasted) <= rtt * FOUND_ROUNDS
+                if let Some((began, measured)) = last.take_if(|_| has_host_losses(sample))
+                    && now.since(began + measured) <= rtt * FOUND_ROUNDS
                 {
-                    self.periodic.on_suspension(began, lasted);
+                    self.periodic.on_suspension(began, measured);
                 }
             }
         }
@@ -339,8 +339,8 @@ impl Predictor {
         } else if delay >= self.noticeable {
             let (began, longest) = self.present.unwrap_or((now - delay, delay));
             self.present = Some((began, longest.max(delay)));
-        } else if let Some((began, lasted)) = self.present.take() {
-            self.periodic.on_suspension(began, lasted);
+        } else if let Some((began, measured)) = self.present.take() {
+            self.periodic.on_suspension(began, measured);
         }
     }
 }

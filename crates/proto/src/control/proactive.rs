@@ -275,16 +275,16 @@ mod tests {
         assert_eq!(law.permit(), Permit::Pause(at(1_320)));
         law.on_deadline(at(1_320));
         assert_eq!(law.permit(), Permit::Go(Limits::at_rate(RATE)));
-        let mut quiet = |millis| {
+        let mut report_nothing = |millis| {
             law.on_feedback(&FeedbackSample {
                 read_delay: Some(Span::ZERO),
                 ..feedback(at(millis), &rtt, 100, 0, None)
             });
             law.deadline()
         };
-        assert_eq!(quiet(1_330), Some(at(1_380)));
+        assert_eq!(report_nothing(1_330), Some(at(1_380)));
         // That one passes as well; a third is not predicted without having seen one.
-        assert_eq!(quiet(1_430), None);
+        assert_eq!(report_nothing(1_430), None);
     }
 
     #[test]

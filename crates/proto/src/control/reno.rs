@@ -6,7 +6,7 @@
 use haul_stack::{Configuration as _, configuration};
 
 use super::LawRegistration;
-use super::window::{Formula, Seen, Windowed, initial_window, longer_path};
+use super::window::{Formula, WindowInput, Windowed, initial_window, longer_path};
 
 configuration! {
     /// Parameters of `reno`.
@@ -42,8 +42,8 @@ struct Reno {
 }
 
 impl Formula for Reno {
-    fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64 {
-        window + self.increase * seen.acked / window
+    fn avoid_congestion(&mut self, window: f64, input: &WindowInput<'_>) -> f64 {
+        window + self.increase * input.acked / window
     }
 
     fn shrink(&mut self, window: f64) -> f64 {

@@ -10,7 +10,7 @@
 use haul_stack::{Configuration as _, configuration};
 
 use super::LawRegistration;
-use super::window::{Formula, Seen, Windowed, initial_window, longer_path};
+use super::window::{Formula, WindowInput, Windowed, initial_window, longer_path};
 
 configuration! {
     /// Parameters of `scalable`.
@@ -52,9 +52,9 @@ struct Scalable {
 }
 
 impl Formula for Scalable {
-    fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64 {
+    fn avoid_congestion(&mut self, window: f64, input: &WindowInput<'_>) -> f64 {
         let gain = if window > self.legacy { self.gain } else { 1.0 / window };
-        window + gain * seen.acked
+        window + gain * input.acked
     }
 
     fn shrink(&mut self, window: f64) -> f64 {

@@ -341,6 +341,6 @@ mod tests {
         assert!(slow.goodput > Rate::from_mbps(27) && slow.loss_rate() < 0.12, "{slow:?}");
         run.path = path;
         let again = run.run_until(Span::from_secs(30), |run| run.law.state().rate > Rate::from_mbps(85));
-        assert!(again.is_some_and(|took| took < Span::from_secs(15)), "{again:?}");
+        assert!(again.is_some_and(|elapsed| elapsed < Span::from_secs(15)), "{again:?}");
     }
 }

@@ -22,7 +22,7 @@ use haul_base::{HostSample, Probability, Rate, Span, Time};
 use haul_stack::{Configuration as _, choice, configuration};
 
 use super::reaction::{clamped, first_rate, rate_or_ceiling};
-use super::suspension::{Ahead, Case, Reentry};
+use super::suspension::{Case, Reentry, TasksAhead};
 use super::{
     ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, LocalHostSample, MAX_PAUSE,
     Permit, RateController, RateState, SentBatch,
@@ -88,8 +88,8 @@ const GAIN: f64 = 0.25;
 /// After this many pauses without an observed suspension, or this much time in them, the mean is reset; a
 /// pause is no longer than that, either. So a transfer resumes within three seconds, whatever was observed.
 /// Our choices.
-const BLIND: u32 = 8;
-const BLIND_FOR: Span = Span::from_secs(2);
+const MAX_UNSEEN_PAUSES: u32 = 8;
+const MAX_UNSEEN_TIME: Span = Span::from_secs(2);
 
 /// State of RAPID. A larger number is a worse priority, as in the kernel; nice values only shift it.
 #[derive(Debug, Default)]
@@ -144,7 +144,8 @@ impl Estimate {
     /// Returns the model's prediction of the next suspension.
     fn suspension(&self) -> Span {
         let others = [self.observed];
-        let ahead = Ahead { active: &others, expired: &others, levels_ahead: 1, waiting: self.waiting };
+        let tasks_ahead =
+            TasksAhead { active: &others, expired: &others, levels_ahead: 1, waiting: self.waiting };
         let reentry = Reentry::Constant(self.reentry);
         let case = match self.case {
             SchedulerCase::II => Case::II,
@@ -154,7 +155,7 @@ impl Estimate {
             SchedulerCase::VI => Case::VI(reentry),
             SchedulerCase::I => Case::I,
         };
-        ahead.suspension(case).unwrap_or(MAX_PAUSE)
+        tasks_ahead.suspension(case).unwrap_or(MAX_PAUSE)
     }
 }
 
@@ -170,10 +171,10 @@ impl Estimate {
     /// Returns the pause after the current time slice if the slice has ended.
     fn end_slice(&mut self, now: Time) -> Option<Span> {
         self.slice_ends.take_if(|ends| *ends <= now)?;
-        let duration = self.suspension().min(BLIND_FOR);
+        let duration = self.suspension().min(MAX_UNSEEN_TIME);
         self.unseen += 1;
         self.unseen_for = self.unseen_for + duration;
-        if self.unseen == BLIND || self.unseen_for >= BLIND_FOR {
+        if self.unseen == MAX_UNSEEN_PAUSES || self.unseen_for >= MAX_UNSEEN_TIME {
             self.observed = Span::ZERO;
         }
         Some(duration)
@@ -537,6 +538,6 @@ mod tests {
         report(law.as_mut(), 60_001, 0, host);
         law.on_sent(&SentBatch { now: at(60_002), packets: 1, bytes: 1, in_flight: 1 });
         law.on_deadline(at(60_102));
-        assert_eq!(law.permit(), Permit::Pause(at(60_102) + BLIND_FOR));
+        assert_eq!(law.permit(), Permit::Pause(at(60_102) + MAX_UNSEEN_TIME));
     }
 }

@@ -37,7 +37,7 @@ impl Reentry<'_> {
 }
 
 /// Where the tasks go after their time slices. "The task" is the receiving one; levels at least as good as
-/// its new priority ([`Ahead::levels_ahead`]) are ahead of it.
+/// its new priority ([`TasksAhead::levels_ahead`]) are ahead of it.
 #[derive(Clone, Copy, Debug)]
 pub enum Case<'a> {
     /// The task re-enters the active array, all others the expired one.
@@ -56,7 +56,7 @@ pub enum Case<'a> {
 
 /// Tasks that run before the receiving task.
 #[derive(Clone, Copy, Debug)]
-pub struct Ahead<'a> {
+pub struct TasksAhead<'a> {
     /// Time slices in the active array (the paper's `T` over `a_i`).
     pub active: Levels<'a>,
     /// Time slices in the expired array (over `b_i`) when the arrays are swapped.
@@ -67,7 +67,7 @@ pub struct Ahead<'a> {
     pub waiting: Span,
 }
 
-impl Ahead<'_> {
+impl TasksAhead<'_> {
     /// Returns how long the task is suspended (the paper's `T`); `None` if others re-enter for ever.
     pub fn suspension(&self, case: Case<'_>) -> Option<Span> {
         let once = total(self.active) + self.waiting;
@@ -113,30 +113,31 @@ mod tests {
 
     const ACTIVE: [Span; 4] = [ms(100), ms(0), ms(60), ms(40)];
     const EXPIRED: [Span; 4] = [ms(10), ms(20), ms(30), ms(40)];
-    const AHEAD: Ahead<'_> = Ahead { active: &ACTIVE, expired: &EXPIRED, levels_ahead: 3, waiting: ms(5) };
+    const TASKS_AHEAD: TasksAhead<'_> =
+        TasksAhead { active: &ACTIVE, expired: &EXPIRED, levels_ahead: 3, waiting: ms(5) };
 
     #[test]
     fn the_six_cases_match_the_paper() {
         let half = Reentry::Constant(share(0.5));
-        assert_eq!(AHEAD.suspension(Case::I), Some(ms(205)));
-        assert_eq!(AHEAD.suspension(Case::II), Some(ms(205)));
+        assert_eq!(TASKS_AHEAD.suspension(Case::I), Some(ms(205)));
+        assert_eq!(TASKS_AHEAD.suspension(Case::II), Some(ms(205)));
         // 0.5 + 0.25 + ... = 1 of the 160 ms at the three levels ahead.
-        assert_eq!(AHEAD.suspension(Case::III(half)), Some(ms(365)));
-        assert_eq!(AHEAD.suspension(Case::IV), Some(ms(205)));
-        assert_eq!(AHEAD.suspension(Case::V), Some(ms(265)));
-        assert_eq!(AHEAD.suspension(Case::VI(half)), Some(ms(365)));
+        assert_eq!(TASKS_AHEAD.suspension(Case::III(half)), Some(ms(365)));
+        assert_eq!(TASKS_AHEAD.suspension(Case::IV), Some(ms(205)));
+        assert_eq!(TASKS_AHEAD.suspension(Case::V), Some(ms(265)));
+        assert_eq!(TASKS_AHEAD.suspension(Case::VI(half)), Some(ms(365)));
     }
 
     #[test]
     fn the_varying_model_weighs_each_level_by_its_own_share() {
         let shares = [share(0.5), share(0.9), share(0.75)];
         // 100 ms * 1 + nothing at the second level + 60 ms * 3.
-        assert_eq!(AHEAD.suspension(Case::III(Reentry::Varying(&shares))), Some(ms(205 + 100 + 180)));
+        assert_eq!(TASKS_AHEAD.suspension(Case::III(Reentry::Varying(&shares))), Some(ms(205 + 100 + 180)));
     }
 
     #[test]
     fn tasks_that_always_return_suspend_forever() {
-        assert_eq!(AHEAD.suspension(Case::VI(Reentry::Constant(share(1.0)))), None);
+        assert_eq!(TASKS_AHEAD.suspension(Case::VI(Reentry::Constant(share(1.0)))), None);
     }
 
     proptest! {
@@ -145,14 +146,14 @@ mod tests {
             slices in prop::collection::vec(0u64..300, 1..12), ratio in 0.0f64..0.9, levels_ahead in 0usize..14
         ) {
             let active: Vec<_> = slices.iter().map(|&millis| ms(millis)).collect();
-            let ahead = Ahead { active: &active, expired: &[], levels_ahead, waiting: Span::ZERO };
+            let tasks_ahead = TasksAhead { active: &active, expired: &[], levels_ahead, waiting: Span::ZERO };
             let first: f64 = active.iter().take(levels_ahead).map(|s| s.as_secs_f64()).sum();
             let passes: f64 = (1..400).map(|n| ratio.powi(n) * first).sum();
             let expected = total(&active).as_secs_f64() + passes;
-            let got = ahead.suspension(Case::III(Reentry::Constant(share(ratio)))).unwrap().as_secs_f64();
+            let got = tasks_ahead.suspension(Case::III(Reentry::Constant(share(ratio)))).unwrap().as_secs_f64();
             prop_assert!((got - expected).abs() < 1e-6, "{got} {expected}");
             let shares = vec![share(ratio); 12];
-            let varying = ahead.suspension(Case::III(Reentry::Varying(&shares))).unwrap().as_secs_f64();
+            let varying = tasks_ahead.suspension(Case::III(Reentry::Varying(&shares))).unwrap().as_secs_f64();
             prop_assert!((varying - got).abs() < 1e-9, "equal shares are the constant model");
         }
     }

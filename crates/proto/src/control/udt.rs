@@ -215,8 +215,8 @@ impl Udt {
     /// Ends slow start at the arrival rate.
     fn end_start(&mut self) {
         if self.start.take().is_some() {
-            let lasting = Rate::from_transfer(self.window, self.rtt + SYN);
-            self.rate = clamped(self.arrived.unwrap_or(lasting), self.ceiling);
+            let sustained = Rate::from_transfer(self.window, self.rtt + SYN);
+            self.rate = clamped(self.arrived.unwrap_or(sustained), self.ceiling);
         }
     }
 
@@ -377,7 +377,7 @@ mod tests {
         assert_near(increase(-1e9, 1_500.0), 1.0 / 1_500.0, 1e-9);
     }
 
-    fn taken_over(
+    fn law_after_takeover(
         settings: &[(&str, &str)],
         ceiling: Rate,
         rate: Rate,
@@ -397,13 +397,13 @@ mod tests {
             let capacity = format!("{mbps}Mbit");
             // At a lower rate, reports are rarer than SYN at first.
             let begin = path.mul_f64(0.1);
-            let law = taken_over(&[("capacity", &capacity)], UNBOUNDED, begin, rtt);
+            let law = law_after_takeover(&[("capacity", &capacity)], UNBOUNDED, begin, rtt);
             let mut run = Harness::new(law, PathModel::bottleneck(path, rtt, 1.0));
             // The first report starts the first SYN.
             run.run_for(rtt + Span::from_millis(10));
-            let took = run.run_until(Span::from_secs(20), |run| run.law.state().rate >= path.mul_f64(0.9));
+            let elapsed = run.run_until(Span::from_secs(20), |run| run.law.state().rate >= path.mul_f64(0.9));
             // Each SYN adds 0.12 % of the path, of the required 80 %.
-            assert_near(took.unwrap().as_secs_f64(), 7.5 * 0.8 / 0.9, 0.03);
+            assert_near(elapsed.unwrap().as_secs_f64(), 7.5 * 0.8 / 0.9, 0.03);
         }
     }
 
@@ -411,7 +411,7 @@ mod tests {
     fn the_rate_matches_the_derivation_for_periodic_losses() {
         for n in [20_000, 100_000, 500_000] {
             let rtt = Span::from_millis(20);
-            let law = taken_over(&[("capacity", "10Gbit")], UNBOUNDED, Rate::from_mbps(3_000), rtt);
+            let law = law_after_takeover(&[("capacity", "10Gbit")], UNBOUNDED, Rate::from_mbps(3_000), rtt);
             let mut run = Harness::new(law, PathModel { rtt, ..PathModel::lossy(n) });
             run.run_for(Span::from_secs(10));
             let steady = run.measure(Span::from_secs(60));
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn further_losses_of_an_epoch_lower_the_rate_after_some_naks_and_by_at_most_half() {
         let rtt = Span::from_millis(100);
-        let mut law = taken_over(&[("capacity", "100Mbit")], UNBOUNDED, Rate::from_mbps(90), rtt);
+        let mut law = law_after_takeover(&[("capacity", "100Mbit")], UNBOUNDED, Rate::from_mbps(90), rtt);
         let mut pn = 0;
         // All within one SYN after the first, so that nothing raises the rate.
         let first = feed(law.as_mut(), 0, &mut pn, 10, 1);

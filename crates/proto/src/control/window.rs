@@ -43,7 +43,7 @@ const REMEMBERED: f64 = 0.75;
 
 /// Contents of one feedback as passed to a formula.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen<'a> {
+pub(super) struct WindowInput<'a> {
     pub(super) now: Time,
     /// Packets newly acknowledged; above 0.
     pub(super) acked: f64,
@@ -58,7 +58,7 @@ pub(super) struct Seen<'a> {
 /// Formula of a law. Windows are in packets.
 pub(super) trait Formula: Debug + Send {
     /// Returns the window after an acknowledgement in congestion avoidance.
-    fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64;
+    fn avoid_congestion(&mut self, window: f64, input: &WindowInput<'_>) -> f64;
 
     /// Returns the window after a loss event.
     fn shrink(&mut self, window: f64) -> f64;
@@ -74,8 +74,8 @@ pub(super) trait Formula: Debug + Send {
     }
 
     /// Observes a feedback in any phase.
-    fn observe(&mut self, seen: &Seen<'_>) {
-        let _ = seen;
+    fn observe(&mut self, input: &WindowInput<'_>) {
+        let _ = input;
     }
 }
 
@@ -245,34 +245,34 @@ impl<F: Formula> Windowed<F> {
         }
     }
 
-    fn on_acked(&mut self, seen: &Seen<'_>) {
-        self.formula.observe(seen);
+    fn on_acked(&mut self, input: &WindowInput<'_>) {
+        self.formula.observe(input);
         if self.in_recovery && !self.formula.grows_in_recovery() {
             return;
         }
         if self.in_start() {
-            self.start(seen);
+            self.start(input);
             if !self.in_start() {
                 self.formula.begin(self.window);
             }
         } else {
-            let target = self.formula.avoid(self.window, seen);
-            self.window = if seen.is_used { target } else { target.min(self.window) };
+            let target = self.formula.avoid_congestion(self.window, input);
+            self.window = if input.is_used { target } else { target.min(self.window) };
             self.threshold = self.threshold.min(self.window);
         }
         self.window = self.window.clamp(MIN_PACKETS, MAX_PACKETS);
     }
 
-    fn start(&mut self, seen: &Seen<'_>) {
+    fn start(&mut self, input: &WindowInput<'_>) {
         let is_first = self.threshold.is_infinite();
-        if is_first && seen.is_round && self.hystart.on_round() {
+        if is_first && input.is_round && self.hystart.on_round() {
             self.threshold = self.window;
             return;
         }
-        let packets = seen.acked as u64;
-        let divisor = if is_first { self.hystart.growth_divisor(seen.rtt.latest(), packets) } else { 1.0 };
-        if seen.is_used {
-            self.window += seen.acked / divisor;
+        let packets = input.acked as u64;
+        let divisor = if is_first { self.hystart.growth_divisor(input.rtt.latest(), packets) } else { 1.0 };
+        if input.is_used {
+            self.window += input.acked / divisor;
         }
         if self.window >= self.threshold {
             self.window = self.threshold;
@@ -337,7 +337,14 @@ impl<F: Formula> RateController for Windowed<F> {
             (self.threshold, self.hystart) = (f64::INFINITY, HyStart::new());
         }
         if acked > 0.0 {
-            self.on_acked(&Seen { now: sample.now, acked, rtt: sample.rtt, sample, is_round, is_used });
+            self.on_acked(&WindowInput {
+                now: sample.now,
+                acked,
+                rtt: sample.rtt,
+                sample,
+                is_round,
+                is_used,
+            });
         }
     }
 

@@ -15,7 +15,7 @@ use haul_stack::{
 use super::attributes::{DEPARTED, MESSAGE, REST_OF_LIFE};
 use super::message_map::MessageMap;
 use super::stats::DeadlineStats;
-use crate::one_way::OneWay;
+use crate::one_way::OneWayDelay;
 
 /// Before messages are segmented.
 const SWEEP: Order = Order(Order::NORMAL.0 - 50);
@@ -59,7 +59,7 @@ struct DropLate {
     /// Earliest time of the next pass of the queue.
     next_pass: Time,
     /// Allocated when the first packet arrives.
-    one_way: Option<Box<OneWay>>,
+    one_way: Option<Box<OneWayDelay>>,
     arriving: MessageMap<Option<Time>>,
     dropped: u64,
     late: u64,
@@ -156,7 +156,7 @@ impl DropLate {
     /// Returns the deadline of packet `i`'s message, on the receiver's clock.
     fn end_of(&mut self, batch: &Batch<'_>, i: usize, now: Time) -> Option<Time> {
         let attributes = self.attributes.expect("declared");
-        let one_way = self.one_way.get_or_insert_with(|| Box::new(OneWay::within(FASTEST_WINDOW)));
+        let one_way = self.one_way.get_or_insert_with(|| Box::new(OneWayDelay::within(FASTEST_WINDOW)));
         let departed = batch.get(i, attributes.departed);
         let spent = one_way.on_arrival(now, departed, now.as_wrapped_micros());
         Some(deadline_of(batch.get(i, attributes.remaining), now)? - spent)

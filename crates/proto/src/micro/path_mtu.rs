@@ -37,7 +37,7 @@ struct Bindings {
     delay: SharedValue<ReportDelay>,
     peer_report: Event<PeerReport>,
     report: Event<OutgoingReport>,
-    soon: Event<()>,
+    report_soon: Event<()>,
     timeout: Event<ProbeTimeout>,
     delivered: Event<()>,
     refused: Event<u16>,
@@ -123,7 +123,7 @@ impl MicroProtocol for PathMtu {
             delay: declaration.shared(ReportDelay::default),
             peer_report: declaration.event(PEER_REPORT),
             report: declaration.event(REPORT),
-            soon: declaration.event(REPORT_SOON),
+            report_soon: declaration.event(REPORT_SOON),
             timeout: declaration.event(PROBE_TIMEOUT),
             delivered: declaration.event(DELIVERED),
             refused: declaration.event(SIZE_REFUSED),
@@ -176,7 +176,7 @@ impl MicroProtocol for PathMtu {
         match ProbeBody::parse(batch.payload(i)) {
             Ok(probe) if usize::from(probe.size) == batch.size(i) => {
                 self.last_probe = probe.size;
-                context.raise(self.bindings().soon, &mut ());
+                context.raise(self.bindings().report_soon, &mut ());
             }
             _ => batch.reject(i),
         }

@@ -100,7 +100,7 @@ impl Incomplete {
         }
     }
 
-    fn note(&mut self, from: u64, to: u64) {
+    fn add_range(&mut self, from: u64, to: u64) {
         if from > self.front {
             return self.out_of_order.insert(from..to);
         }
@@ -198,7 +198,7 @@ impl Reassembly {
             message.len = Some(segment.end());
         }
         if !segment.data.is_empty() {
-            message.note(from, to);
+            message.add_range(from, to);
             message.write(segment);
         }
         message.newest = message.newest.max(segment.sequence);

@@ -129,7 +129,7 @@ impl DiagnosedWindows {
 
     /// Takes the oldest diagnosed window of a sender's stack. Windows are recorded from the first call on;
     /// the newest 8 are kept.
-    pub fn take_of(stack: &mut Stack) -> Option<DiagnosedWindow> {
+    pub fn take_from(stack: &mut Stack) -> Option<DiagnosedWindow> {
         let windows = stack.shared_mut::<Self>()?;
         windows.are_requested = true;
         windows.list.pop_front()
@@ -137,7 +137,7 @@ impl DiagnosedWindows {
 
     /// Takes all of them.
     pub fn all_of(stack: &mut Stack) -> Vec<DiagnosedWindow> {
-        std::iter::from_fn(|| Self::take_of(stack)).collect()
+        std::iter::from_fn(|| Self::take_from(stack)).collect()
     }
 }
 
@@ -229,12 +229,12 @@ impl Clock {
 
     /// Records that sending waits for `reason` from `now` on.
     pub fn wait(&mut self, now: Time, reason: WaitingFor) {
-        self.turn(now, Some(reason));
+        self.switch_to(now, Some(reason));
     }
 
     /// Records that something was sent at `now`.
     pub fn busy(&mut self, now: Time) {
-        self.turn(now, None);
+        self.switch_to(now, None);
     }
 
     /// Records that a sender waiting for its rate continues at `now`, whose packets the pacer had released at
@@ -245,7 +245,7 @@ impl Clock {
         }
         if let Some(WaitingFor::Pacer | WaitingFor::Ceiling | WaitingFor::Quota) = self.reason {
             self.note_absence(now, released);
-            self.late(now, released);
+            self.on_late_event(now, released);
         }
     }
 
@@ -256,7 +256,7 @@ impl Clock {
             self.note_absence(now, arrived);
         }
         if let Some(WaitingFor::Window | WaitingFor::Receiver | WaitingFor::Acknowledgement) = self.reason {
-            self.late(now, arrived + round_trip);
+            self.on_late_event(now, arrived + round_trip);
         }
     }
 
@@ -270,12 +270,12 @@ impl Clock {
     }
 
     /// The awaited event happened at `ready`: since then the processor has been behind.
-    fn late(&mut self, now: Time, ready: Time) {
+    fn on_late_event(&mut self, now: Time, ready: Time) {
         let prompt = self.since.max(ready) + PROMPT;
         if prompt < now {
             let reason = self.reason;
-            self.turn(prompt, None);
-            self.turn(now, reason);
+            self.switch_to(prompt, None);
+            self.switch_to(now, reason);
         }
     }
 
@@ -289,7 +289,7 @@ impl Clock {
         self.waiting
     }
 
-    fn turn(&mut self, now: Time, reason: Option<WaitingFor>) {
+    fn switch_to(&mut self, now: Time, reason: Option<WaitingFor>) {
         let account = match self.reason {
             None | Some(WaitingFor::Work | WaitingFor::Late) => &mut self.waiting.busy,
             Some(WaitingFor::Pacer) => &mut self.waiting.pacer,

@@ -24,11 +24,11 @@ impl StallDetector {
             self.since = Some(now);
             self.seconds += 1;
         }
-        let over = self.forgetful && self.seconds > Self::LONGEST;
-        if over {
+        let has_stalled = self.forgetful && self.seconds > Self::LONGEST;
+        if has_stalled {
             self.on_progress();
         }
-        over
+        has_stalled
     }
 
     pub(super) fn on_progress(&mut self) {

@@ -73,7 +73,7 @@ struct Messages {
     received: VecDeque<(u64, Vec<u8>)>,
     /// Costs of messages received and taken, and the limit announced to the peer.
     received_cost: u64,
-    taken: u64,
+    taken_cost: u64,
     advertised: u64,
     /// Costs of messages sent, and the peer's limit.
     sent: u64,
@@ -96,7 +96,7 @@ pub enum Wait {
     /// Data or the end of a stream.
     Bytes(StreamId),
     /// Permission to send data of a stream.
-    Room(StreamId),
+    SendSpace(StreamId),
 }
 
 /// Multiplexer: see the module documentation. A method that returns `None` would have to wait.
@@ -110,7 +110,7 @@ pub struct Multiplexer {
     opened: u32,
     may_open: u32,
     /// Streams opened by the peer, and their limit.
-    seen: u32,
+    peer_opened: u32,
     permitted: u32,
     to_accept: VecDeque<StreamId>,
     messages: Messages,
@@ -133,7 +133,7 @@ impl Multiplexer {
             streams: HashMap::new(),
             opened: 0,
             may_open: limits.most,
-            seen: 0,
+            peer_opened: 0,
             permitted: limits.most,
             to_accept: VecDeque::new(),
             messages,
@@ -147,7 +147,7 @@ impl Multiplexer {
     /// Returns the number of streams that this end has opened and that are not finished yet.
     fn open_count(&self) -> usize {
         let finished = self.permitted - self.limits.most;
-        self.streams.len() - (self.seen - finished) as usize
+        self.streams.len() - (self.peer_opened - finished) as usize
     }
 
     fn add(&mut self, number: StreamId) {
@@ -182,8 +182,8 @@ impl Multiplexer {
     pub fn message(&mut self) -> Option<(u64, Vec<u8>)> {
         let (window, messages) = (self.limits.window, &mut self.messages);
         let (id, data) = messages.received.pop_front()?;
-        messages.taken += cost(&data);
-        if messages.taken + window - messages.advertised >= window / 4 {
+        messages.taken_cost += cost(&data);
+        if messages.taken_cost + window - messages.advertised >= window / 4 {
             self.pending.insert(PendingFrame::MessageLimit);
         }
         Some((id, data))
@@ -263,7 +263,7 @@ impl Multiplexer {
     fn end_outgoing(&mut self, number: StreamId, pending: impl FnOnce(&Stream) -> PendingFrame) -> bool {
         let Some(stream) = self.streams.get_mut(&number).filter(|stream| stream.sends) else { return false };
         stream.sends = false;
-        self.changed.push(Wait::Room(number));
+        self.changed.push(Wait::SendSpace(number));
         self.pending.insert(pending(stream));
         self.remove_finished(number);
         true
@@ -333,7 +333,7 @@ impl Multiplexer {
                     Some(Frame::Data { stream, offset, last: true, bytes: &[] })
                 }
                 PendingFrame::MessageLimit => {
-                    self.messages.advertised = self.messages.taken + self.limits.window;
+                    self.messages.advertised = self.messages.taken_cost + self.limits.window;
                     Some(Frame::MessageLimit(self.messages.advertised))
                 }
                 PendingFrame::StreamLimit(stream) => match self.streams.get(&stream).map(|it| &it.incoming) {
@@ -390,7 +390,7 @@ impl Multiplexer {
             Frame::StreamLimit { stream: number, limit } => {
                 if let Some(stream) = self.find(number)? {
                     stream.limit = stream.limit.max(limit);
-                    self.changed.push(Wait::Room(number));
+                    self.changed.push(Wait::SendSpace(number));
                 }
             }
             Frame::MessageLimit(limit) => {
@@ -416,11 +416,11 @@ impl Multiplexer {
         } else if index >= self.permitted {
             return Err("it opened more streams than permitted");
         }
-        while !is_local && self.seen <= index {
-            let opened = stream_id(self.seen, !self.initiator);
+        while !is_local && self.peer_opened <= index {
+            let opened = stream_id(self.peer_opened, !self.initiator);
             self.add(opened);
             self.to_accept.push_back(opened);
-            self.seen += 1;
+            self.peer_opened += 1;
             self.changed.push(Wait::Stream);
         }
         Ok(self.streams.get_mut(&number))
@@ -429,7 +429,7 @@ impl Multiplexer {
     fn on_message(&mut self, id: u64, data: &[u8]) -> Result<(), Violation> {
         let messages = &mut self.messages;
         messages.received_cost += cost(data);
-        if messages.received_cost > messages.taken + self.limits.window {
+        if messages.received_cost > messages.taken_cost + self.limits.window {
             return Err("it sent more messages than permitted");
         }
         messages.received.push_back((id, data.to_vec()));

@@ -5,9 +5,9 @@ use haul_base::RangeSet;
 /// Receive window of a stream: from the bytes already read to the flow-control limit.
 #[derive(Debug)]
 pub struct Reassembly {
-    /// Byte `offset` of the stream is at `offset % room`. Allocated for the first byte.
+    /// Byte `offset` of the stream is at `offset % capacity`. Allocated for the first byte.
     ring: Vec<u8>,
-    room: u64,
+    capacity: u64,
     arrived: RangeSet,
     /// Offset up to which everything was read.
     read: u64,
@@ -17,9 +17,16 @@ pub struct Reassembly {
 }
 
 impl Reassembly {
-    /// Creates a window of `room` bytes.
-    pub fn new(room: u64) -> Self {
-        Self { ring: Vec::new(), room, arrived: RangeSet::new(), read: 0, advertised: room, end: None }
+    /// Creates a window of `capacity` bytes.
+    pub fn new(capacity: u64) -> Self {
+        Self {
+            ring: Vec::new(),
+            capacity,
+            arrived: RangeSet::new(),
+            read: 0,
+            advertised: capacity,
+            end: None,
+        }
     }
 
     /// Returns the number of bytes that can be read now.
@@ -44,12 +51,12 @@ impl Reassembly {
 
     /// Returns the sender's current limit.
     pub fn limit(&self) -> u64 {
-        self.read + self.room
+        self.read + self.capacity
     }
 
     /// Returns the limit if it has grown by a quarter of the window since it was announced.
     pub fn new_limit(&mut self) -> Option<u64> {
-        let should_advertise = self.limit() - self.advertised >= self.room / 4;
+        let should_advertise = self.limit() - self.advertised >= self.capacity / 4;
         should_advertise.then(|| {
             self.advertised = self.limit();
             self.advertised
@@ -68,9 +75,9 @@ impl Reassembly {
             return true;
         }
         if self.ring.is_empty() {
-            self.ring = vec![0; self.room as usize];
+            self.ring = vec![0; self.capacity as usize];
         }
-        let at = (offset % self.room) as usize;
+        let at = (offset % self.capacity) as usize;
         let first = bytes.len().min(self.ring.len() - at);
         self.ring[at..at + first].copy_from_slice(&bytes[..first]);
         self.ring[..bytes.len() - first].copy_from_slice(&bytes[first..]);
@@ -91,7 +98,7 @@ impl Reassembly {
     pub fn pull(&mut self, into: &mut [u8]) -> usize {
         let bytes = self.ready().min(into.len() as u64) as usize;
         if bytes > 0 {
-            let at = (self.read % self.room) as usize;
+            let at = (self.read % self.capacity) as usize;
             let first = bytes.min(self.ring.len() - at);
             into[..first].copy_from_slice(&self.ring[at..at + first]);
             into[first..bytes].copy_from_slice(&self.ring[..bytes - first]);
@@ -123,13 +130,13 @@ mod tests {
 
     #[test]
     fn the_ring_wraps_and_a_sender_that_exceeds_it_is_detected() {
-        let room = 1 << 12;
-        let mut bytes = Reassembly::new(room);
+        let capacity = 1 << 12;
+        let mut bytes = Reassembly::new(capacity);
         let (mut chunk, mut out) = ([0; 1_000], [0; 1_000]);
         for round in 0..50 {
             chunk.fill(round as u8);
             let offset = round * chunk.len() as u64;
-            assert_eq!(bytes.limit(), offset + room);
+            assert_eq!(bytes.limit(), offset + capacity);
             assert!(bytes.put(offset, &chunk));
             assert_eq!(bytes.pull(&mut out), chunk.len());
             assert!(out == chunk, "round {round}");

@@ -8,19 +8,19 @@ pub struct SendBuffer {
     bytes: VecDeque<u8>,
     /// Offset of the first byte in the stream.
     base: u64,
-    room: usize,
+    capacity: usize,
     is_finished: bool,
 }
 
 impl SendBuffer {
-    /// Creates a buffer of at most `room` bytes.
-    pub fn new(room: usize) -> Self {
-        Self { bytes: VecDeque::new(), base: 0, room, is_finished: false }
+    /// Creates a buffer of at most `capacity` bytes.
+    pub fn new(capacity: usize) -> Self {
+        Self { bytes: VecDeque::new(), base: 0, capacity, is_finished: false }
     }
 
     /// Buffers as many bytes as fit. `None`: the buffer is full.
     pub fn push(&mut self, bytes: &[u8]) -> Option<usize> {
-        let taken = bytes.len().min(self.room - self.bytes.len());
+        let taken = bytes.len().min(self.capacity - self.bytes.len());
         self.bytes.extend(&bytes[..taken]);
         (taken > 0 || bytes.is_empty()).then_some(taken)
     }

@@ -361,7 +361,7 @@ fn changes_are_reported_exactly_once() {
     assert_eq!(changed(&mut client), []);
     client.reset(0);
     assert!(client.flushed().is_none());
-    assert_eq!(changed(&mut client), [Wait::Room(0)]);
+    assert_eq!(changed(&mut client), [Wait::SendSpace(0)]);
     let (pending, _) = client.next_pending().unwrap();
     client.requeue(pending);
     assert_eq!(changed(&mut client), []);

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const WHENS: [&str; 5] = ["interval", "law", "segment", "chunk", "round"];
-const OVERS: [&str; 2] = ["udp", "control"];
+const WHEN_VALUES: [&str; 5] = ["interval", "law", "segment", "chunk", "round"];
+const OVER_VALUES: [&str; 2] = ["udp", "control"];
 const MODES: [&str; 3] = ["law", "window", "rate"];
 
 /// `law` with this feedback, at most 80 Mbit/s.
@@ -30,7 +30,7 @@ fn recipe(law: &str, when: &str, over: &str) -> Recipe {
 }
 
 /// How long a transfer of `len` bytes takes: at most an hour, as some laws fall to very low rates.
-fn takes(recipe: &Recipe, len: u64, faults: Faults, seed: u64) -> Span {
+fn transfer_time(recipe: &Recipe, len: u64, faults: Faults, seed: u64) -> Span {
     let mut path = Path::new(recipe, len, faults.loss, seed);
     path.faults = faults;
     path.run(Span::from_secs(3_600));
@@ -42,9 +42,11 @@ fn takes(recipe: &Recipe, len: u64, faults: Faults, seed: u64) -> Span {
 fn every_law_transfers_an_object_with_every_feedback() {
     let faults = Faults { loss: 0.01, ..Faults::default() };
     for (seed, law) in (100..).zip(law_names()) {
-        for (when, over) in WHENS.iter().flat_map(|when| OVERS.iter().map(move |over| (when, over))) {
-            let took = takes(&recipe(law, when, over), 700_000, faults, seed);
-            assert!(took < Span::from_secs(30), "{law}, {when} over {over}: {took}");
+        for (when, over) in
+            WHEN_VALUES.iter().flat_map(|when| OVER_VALUES.iter().map(move |over| (when, over)))
+        {
+            let duration = transfer_time(&recipe(law, when, over), 700_000, faults, seed);
+            assert!(duration < Span::from_secs(30), "{law}, {when} over {over}: {duration}");
         }
     }
 }
@@ -53,14 +55,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn an_object_arrives_complete_with_any_feedback_law_mode_and_path(
-        law in prop::sample::select(law_names()), when in prop::sample::select(&WHENS[..]),
-        over in prop::sample::select(&OVERS[..]), mode in prop::sample::select(&MODES[..]),
+        law in prop::sample::select(law_names()), when in prop::sample::select(&WHEN_VALUES[..]),
+        over in prop::sample::select(&OVER_VALUES[..]), mode in prop::sample::select(&MODES[..]),
         loss in 0.0..0.08f64, duplication in 0.0..0.1f64, reordering in 0.0..0.3f64,
         len in 0u64..1_500_000, seed: u64,
     ) {
         let mut recipe = recipe(law, when, over);
         recipe.set("rate_control.mode", mode).unwrap();
-        takes(&recipe, len, Faults { loss, duplication, reordering }, seed);
+        transfer_time(&recipe, len, Faults { loss, duplication, reordering }, seed);
     }
 }
 
@@ -166,7 +168,7 @@ fn acknowledging_unsent_packets_on_the_control_channel_ends_the_session_by_name(
 #[test]
 fn invalid_channel_messages_are_counted_and_end_the_session() {
     for message in [&b""[..], b"\x03", b"\x03\x00\x01", b"\x10\x00\x00\x00\x00", b"\x7f", b"\x12\x00"] {
-        for over in OVERS {
+        for over in OVER_VALUES {
             let mut path = Path::new(&recipe("bbr", "interval", over), 5_000_000, 0.0, 1);
             path.run(Span::from_millis(20));
             for n in 0..40 {

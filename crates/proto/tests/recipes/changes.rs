@@ -102,7 +102,7 @@ fn run(seed: u64, impairments: Impairments, ends: &[usize], outage: Span) -> Run
 }
 
 /// How many changes this end started, how many were refused, and how often its recipe changed.
-fn tally(run: &Run, end: usize) -> (usize, usize, usize) {
+fn count_changes(run: &Run, end: usize) -> (usize, usize, usize) {
     let count = |which: fn(&StackEvent) -> bool| run.events[end].iter().filter(|&e| which(e)).count();
     let refused = count(|event| matches!(event, StackEvent::Refused(_)));
     (run.begun[end], refused, count(|event| *event == StackEvent::Reconfigured))
@@ -114,8 +114,8 @@ fn check_ends(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
     for end in 0..2 {
         prop_assert!(!run.ends[end].has_failed(), "{:?}", run.events[end]);
         prop_assert_eq!(run.ends[end].stats().violations, 0);
-        let (begun, refused, changed) = tally(run, end);
-        let others = tally(run, 1 - end);
+        let (begun, refused, changed) = count_changes(run, end);
+        let others = count_changes(run, 1 - end);
         prop_assert!(refused <= begun, "{refused} of {begun} refused");
         // A change that the other end had to undo changed its recipe twice.
         let (done, theirs) = (begun - refused, if outage { 2 * others.0 } else { others.0 - others.1 });
@@ -140,7 +140,7 @@ fn check(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
 }
 
 /// `recipe` with those of `base`'s parts that are fixed in a session.
-fn fixed_as(base: &Recipe, recipe: Recipe) -> Recipe {
+fn with_fixed_of(base: &Recipe, recipe: Recipe) -> Recipe {
     let mut fixed = if base.has("transport_driver") {
         Recipe::new("fixed").with("transport_driver")
     } else {
@@ -164,7 +164,7 @@ fn run_any(
     for _ in 0..=rng.below(9) {
         let Some(recipe) = next(&base, rng.below(u64::MAX)) else { continue };
         deliver &= delivers_all(&recipe);
-        let (recipe, end) = (fixed_as(&base, recipe), rng.below(2) as usize);
+        let (recipe, end) = (with_fixed_of(&base, recipe), rng.below(2) as usize);
         let at = Time::from_nanos(rng.below(LAST_CHANGE_MS / 20) * 20_000_000);
         run.changes.push(Change { at, end, to: Box::new(move |_| recipe.clone()) });
     }
@@ -190,8 +190,8 @@ fn concurrent_changes_occur_and_some_lose() {
     let impairments =
         Impairments { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(20), damage: 0.0, mtu: 0 };
     let runs: Vec<Run> = (0..50).map(|seed| run(seed, impairments, &[0, 1], Span::ZERO)).collect();
-    let tallies = runs.iter().flat_map(|run| [tally(run, 0), tally(run, 1)]);
-    let (begun, refused) = tallies.fold((0, 0), |sum, (begun, refused, _)| (sum.0 + begun, sum.1 + refused));
+    let counts = runs.iter().flat_map(|run| [count_changes(run, 0), count_changes(run, 1)]);
+    let (begun, refused) = counts.fold((0, 0), |sum, (begun, refused, _)| (sum.0 + begun, sum.1 + refused));
     assert!(begun > 200 && (20..begun / 2).contains(&refused), "{refused} of {begun} lost");
 }
 
@@ -226,7 +226,7 @@ proptest! {
     fn changes_from_both_ends_have_one_winner_on_a_perfect_path(seed: u64) {
         let mut run = run(seed, Impairments::default(), &[0, 1], Span::ZERO);
         check(&mut run, false)?;
-        let refused = tally(&run, 0).1;
+        let refused = count_changes(&run, 0).1;
         prop_assert_eq!(refused, 0, "the end that opened the session wins");
     }
 
@@ -245,6 +245,6 @@ proptest! {
         let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
         let mut run = run(seed, impairments, &[end], Span::ZERO);
         check(&mut run, false)?;
-        prop_assert_eq!(tally(&run, end).1, 0);
+        prop_assert_eq!(count_changes(&run, end).1, 0);
     }
 }

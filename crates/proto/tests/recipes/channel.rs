@@ -81,7 +81,7 @@ impl Change {
 
 /// Times when nothing crosses the path, an end does not run, or its socket accepts nothing.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cuts {
+pub(crate) struct Interruptions {
     /// Nothing sent during this time arrives.
     pub(crate) outage: Range<Time>,
     /// Times when each end is stopped. Packets that arrive meanwhile are queued.
@@ -90,7 +90,7 @@ pub(crate) struct Cuts {
     pub(crate) choked: [Range<Time>; 2],
 }
 
-impl Cuts {
+impl Interruptions {
     /// Cuts that begin within the first two seconds, half of them at once, and last at most `longest`, most
     /// of them much shorter.
     pub(crate) fn any(seed: u64, longest: Span) -> Self {
@@ -139,7 +139,7 @@ pub(crate) struct Run {
     pub(crate) changes: Vec<Change>,
     /// Number of changes started by each end.
     pub(crate) begun: [usize; 2],
-    pub(crate) cuts: Cuts,
+    pub(crate) cuts: Interruptions,
     /// Offset of each end's clock from the path's.
     clocks: [Span; 2],
     in_transit: BinaryHeap<Reverse<InTransit>>,
@@ -187,7 +187,7 @@ impl Run {
             events: [Vec::new(), Vec::new()],
             changes: Vec::new(),
             begun: [0; 2],
-            cuts: Cuts::default(),
+            cuts: Interruptions::default(),
             clocks,
             in_transit: BinaryHeap::new(),
             impairments,

@@ -16,7 +16,7 @@ fn end(initiator: bool) -> Stack {
     Stack::new(compiled, Setup { initiator, identity: 7, keys, ..Setup::new(Time::ZERO) }).unwrap()
 }
 
-fn hand(to: &mut Stack, now: Time, slot: &mut [u8], sent: Transmit) {
+fn deliver(to: &mut Stack, now: Time, slot: &mut [u8], sent: Transmit) {
     let (data, stride) = (&mut slot[..sent.len], sent.segment_size);
     let path = PathId::default();
     let ecn = Ecn::NotEct;
@@ -31,7 +31,7 @@ fn requested() -> (Stack, Stack) {
     let mut slot = vec![0; 65_536];
     a.send(NOW, b"question", SendOptions::default()).unwrap();
     let sent = a.poll_transmit_coalesced(NOW, &mut slot).unwrap().batch();
-    hand(&mut b, NOW, &mut slot, sent);
+    deliver(&mut b, NOW, &mut slot, sent);
     (a, b)
 }
 
@@ -47,7 +47,7 @@ fn an_acknowledgement_and_a_message_share_a_batch_in_any_size_order() {
         };
         assert!(sent.segment_size < sent.len && sent.len <= 2 * sent.segment_size, "{sent:?}");
         assert!(b.poll_transmit_coalesced(now, &mut slot.clone()).is_none());
-        hand(&mut a, now, &mut slot, sent);
+        deliver(&mut a, now, &mut slot, sent);
         assert_eq!(a.recv().unwrap().1.to_vec(), vec![7; len]);
         assert_eq!((a.unfinished(), a.stats().unauthentic), (0, 0));
     }
@@ -62,7 +62,7 @@ fn data_beyond_one_packet_follows_in_separate_batches() {
     let mut batches = 0;
     while let Some(sent) = b.poll_transmit_coalesced(now, &mut slot) {
         batches += 1;
-        hand(&mut a, now, &mut slot, sent.batch());
+        deliver(&mut a, now, &mut slot, sent.batch());
     }
     assert_eq!(batches, 2);
     assert_eq!(a.recv().unwrap().1.to_vec(), long);

@@ -26,7 +26,7 @@ use proptest::prelude::*;
 use crate::promises::cases;
 
 const KEY: [u8; 32] = [6; 32];
-const LASTS: Span = Span::from_secs(300);
+const DURATION: Span = Span::from_secs(300);
 const OPENING: Span = Span::from_secs(10);
 
 fn server_address() -> SocketAddr {
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    fn put(&mut self, from: Role, out: Vec<Outgoing>) {
+    fn enqueue(&mut self, from: Role, out: Vec<Outgoing>) {
         let source = if from == Role::Client { client_address(self.moves) } else { server_address() };
         for (bytes, to) in out {
             self.sent += 1;
@@ -272,11 +272,11 @@ impl World {
         let InTransit { mut bytes, from, to } = self.datagrams[number as usize].take().unwrap();
         if to == server_address() {
             let out = self.at_server(&mut bytes, from);
-            self.put(Role::Server, out);
+            self.enqueue(Role::Server, out);
             self.read(Role::Server);
         } else if to == client_address(self.moves) {
             let out = self.at_client(&mut bytes, from);
-            self.put(Role::Client, out);
+            self.enqueue(Role::Client, out);
             self.read(Role::Client);
         }
     }
@@ -344,7 +344,7 @@ impl World {
             end.received.push(body.clone());
             if role == Role::Server {
                 let out = end.send(now, &body);
-                self.put(role, out);
+                self.enqueue(role, out);
             }
         }
     }
@@ -357,7 +357,7 @@ impl World {
             let body = message(self.orders);
             self.orders += 1;
             let out = self.client.send(now, &body);
-            self.put(Role::Client, out);
+            self.enqueue(Role::Client, out);
         }
         while let Some(at) = self.case.moves.get(usize::from(self.moves))
             && *at <= age
@@ -369,7 +369,7 @@ impl World {
         {
             self.changes += 1;
             let out = self.end(role).map_or_else(Vec::new, |end| end.change(now, parts));
-            self.put(role, out);
+            self.enqueue(role, out);
         }
         if age >= self.case.pause.end && !self.has_resumed {
             self.has_resumed = true;
@@ -382,7 +382,7 @@ impl World {
             && (!waits || end.state.stack.outstanding() == 0 || end.is_over())
         {
             let out = end.close(now);
-            self.put(role, out);
+            self.enqueue(role, out);
         }
     }
 
@@ -422,7 +422,7 @@ impl World {
                     && end.state.deadline().is_some_and(|at| at <= now)
                 {
                     let out = end.on_deadline(now);
-                    self.put(role, out);
+                    self.enqueue(role, out);
                 }
                 self.order();
             }
@@ -468,11 +468,11 @@ prop_compose! {
 
 fn check(case: &Case) -> Result<(), TestCaseError> {
     let mut world = World::new(case.clone());
-    world.run(Time::ZERO + LASTS);
+    world.run(Time::ZERO + DURATION);
     let client = &world.client;
     let failures =
         (client.state.lifecycle.failure(), world.server.as_ref().map(|it| it.state.lifecycle.failure()));
-    let pings = case.keep_alive.map_or(0, |every| LASTS.as_nanos() / every.as_nanos());
+    let pings = case.keep_alive.map_or(0, |every| DURATION.as_nanos() / every.as_nanos());
     // A full inbox drops data, which is repeated like lost data until the application reads.
     let unread = case.pause.end.saturating_sub(case.pause.start).as_micros() / 1_000;
     let bound = 500 + 60 * (case.messages.len() + case.changes.len()) + 3 * pings as usize + unread as usize;

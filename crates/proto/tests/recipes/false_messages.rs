@@ -39,7 +39,7 @@ struct Case {
     set: &'static [(&'static str, &'static str)],
     kind: u8,
     claims: &'static [Claim],
-    lie: fn(Claim, &mut Vec<u8>, u64),
+    falsify: fn(Claim, &mut Vec<u8>, u64),
 }
 
 const ALL: &[Claim] = &[Claim::Packet, Claim::Below, Claim::Range];
@@ -52,7 +52,7 @@ const fn bitmap(when: &'static [(&'static str, &'static str)]) -> Case {
         set: when,
         kind: 3,
         claims: &[Claim::Packet, Claim::Below],
-        lie: |claim, body, number| {
+        falsify: |claim, body, number| {
             let mut header = FeedbackView::parse(body).unwrap().header;
             match claim {
                 Claim::Packet => header.largest_pn = number,
@@ -67,21 +67,21 @@ const fn bitmap(when: &'static [(&'static str, &'static str)]) -> Case {
 }
 
 const CASES: &[Case] = &[
-    Case { name: "positive_ack", recipe: "msg", set: &[], kind: 8, claims: ALL, lie: lie_in_ack },
-    Case { name: "cumulative_ack", recipe: "msg", set: &[], kind: 11, claims: ALL, lie: lie_in_ack },
-    Case { name: "positive_ack", recipe: "streams", set: &[], kind: 8, claims: ALL, lie: lie_in_ack },
+    Case { name: "positive_ack", recipe: "msg", set: &[], kind: 8, claims: ALL, falsify: falsify_ack },
+    Case { name: "cumulative_ack", recipe: "msg", set: &[], kind: 11, claims: ALL, falsify: falsify_ack },
+    Case { name: "positive_ack", recipe: "streams", set: &[], kind: 8, claims: ALL, falsify: falsify_ack },
     Case {
         name: "negative_ack",
         recipe: "sensor",
         set: &[],
         kind: 9,
         claims: &[Claim::Packet, Claim::Below],
-        lie: |claim, body, number| match claim {
-            Claim::Packet => put(&mut body[2..8], number),
+        falsify: |claim, body, number| match claim {
+            Claim::Packet => write_number(&mut body[2..8], number),
             Claim::Below | Claim::Range => {
                 body.truncate(20);
-                put(&mut body[8..14], number);
-                put(&mut body[14..20], number);
+                write_number(&mut body[8..14], number);
+                write_number(&mut body[14..20], number);
             }
         },
     },
@@ -91,7 +91,7 @@ const CASES: &[Case] = &[
         set: &[],
         kind: 19,
         claims: &[Claim::Packet],
-        lie: |_, body, number| {
+        falsify: |_, body, number| {
             body[..8].copy_from_slice(&number.to_be_bytes());
             body[24..32].copy_from_slice(&(number / 64).to_be_bytes());
         },
@@ -103,18 +103,18 @@ const CASES: &[Case] = &[
     bitmap(&[("bitmap_ack.when", "round"), ("retransmit.probe", "false")]),
 ];
 
-fn put(into: &mut [u8], number: u64) {
+fn write_number(into: &mut [u8], number: u64) {
     into.copy_from_slice(&number.to_be_bytes()[2..]);
 }
 
-fn lie_in_ack(claim: Claim, body: &mut Vec<u8>, number: u64) {
+fn falsify_ack(claim: Claim, body: &mut Vec<u8>, number: u64) {
     match claim {
-        Claim::Packet => put(&mut body[8..14], number),
-        Claim::Below => put(&mut body[14..20], number),
+        Claim::Packet => write_number(&mut body[8..14], number),
+        Claim::Below => write_number(&mut body[14..20], number),
         Claim::Range => {
             body.truncate(20);
             let below = number.saturating_sub(9);
-            put(&mut body[14..20], below);
+            write_number(&mut body[14..20], below);
             body.extend([0, 3]);
             body.extend(((number - below - 3) as u16).to_be_bytes());
         }
@@ -153,7 +153,7 @@ struct Joined {
     /// The last acknowledgement of the required kind.
     honest: Option<Vec<u8>>,
     kind: u8,
-    lies: u64,
+    false_messages: u64,
     events: Vec<StackEvent>,
     sink_state: Arc<Mutex<SinkState>>,
     got: usize,
@@ -207,14 +207,14 @@ impl Joined {
             next: [0; 2],
             honest: None,
             kind: case.kind,
-            lies: 0,
+            false_messages: 0,
             events: Vec::new(),
             sink_state,
             got: 0,
         }
     }
 
-    fn note(&mut self, from: usize, packet: &[u8]) {
+    fn record(&mut self, from: usize, packet: &[u8]) {
         let number = |at: &[u8]| at.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         if from == 1 && packet[0] == self.kind {
             self.honest = Some(packet.to_vec());
@@ -234,17 +234,17 @@ impl Joined {
             self.ends[from].on_deadline(self.now);
             while let Some(sent) = self.ends[from].poll_transmit(self.now, &mut slot) {
                 for packet in slot[..sent.len].chunks(sent.segment_size) {
-                    self.note(from, packet);
+                    self.record(from, packet);
                     if packet.len() <= 1_472 && !self.rng.chance(self.loss) {
                         self.flying.push((self.now + Span::from_millis(5), 1 - from, packet.to_vec()));
                     }
                 }
             }
         }
-        let (come, flying) =
+        let (arrived, flying) =
             std::mem::take(&mut self.flying).into_iter().partition(|(at, ..)| *at <= self.now);
         self.flying = flying;
-        for (_, to, packet) in come {
+        for (_, to, packet) in arrived {
             self.arrive(to, packet);
         }
         self.events.extend(std::iter::from_fn(|| self.ends[0].poll_event()));
@@ -271,17 +271,17 @@ impl Joined {
     }
 
     /// Sends a claim of the receiver for a number that far beyond what was sent.
-    fn lie(&mut self, case: &Case, claim: Claim, excess: u64) {
+    fn falsify(&mut self, case: &Case, claim: Claim, excess: u64) {
         let honest = self.honest.clone().unwrap();
         let mut body = honest[self.clear..honest.len() - TAG].to_vec();
         let next = self.next[usize::from(!matches!(claim, Claim::Packet))];
         // As a limit, the number after the last one sent is the truth.
         let number = next + excess + u64::from(!matches!(claim, Claim::Packet));
-        (case.lie)(claim, &mut body, number);
-        self.lies += 1;
-        let pn = (1 << 40) + self.lies;
+        (case.falsify)(claim, &mut body, number);
+        self.false_messages += 1;
+        let pn = (1 << 40) + self.false_messages;
         let mut packet = [&honest[..self.clear], &body, &[0; TAG]].concat();
-        put(&mut packet[1..PACKET_HEADER_LEN], pn);
+        write_number(&mut packet[1..PACKET_HEADER_LEN], pn);
         let stride = packet.len();
         Checksum.seal_batch(&mut packet, stride, self.clear, pn);
         self.arrive(0, packet);
@@ -300,7 +300,7 @@ impl Joined {
 }
 
 /// Way, claim, and distance from the truth.
-fn lies() -> impl Strategy<Value = (&'static Case, Claim, u64)> {
+fn false_messages() -> impl Strategy<Value = (&'static Case, Claim, u64)> {
     let excess = prop_oneof![2 => 0u64..3, 1 => 0u64..1 << 40];
     (prop::sample::select(CASES), excess).prop_flat_map(|(case, excess)| {
         prop::sample::select(case.claims).prop_map(move |claim| (leaked(case), claim, excess))
@@ -316,7 +316,7 @@ proptest! {
 
     #[test]
     fn acknowledging_unsent_packets_is_refused_and_finally_ends_the_session_by_name(
-        (case, claim, excess) in lies(), millis in 0u64..200, seed: u64,
+        (case, claim, excess) in false_messages(), millis in 0u64..200, seed: u64,
     ) {
         let mut joined = Joined::new(case, seed, 0.05);
         prop_assert!(joined.until_acknowledged());
@@ -324,12 +324,12 @@ proptest! {
         let before = joined.ends[0].stats().violations;
         let (outstanding, unfinished) = (joined.ends[0].outstanding(), joined.ends[0].unfinished());
         for n in 1..=SURVIVED as u64 {
-            joined.lie(case, claim, excess);
+            joined.falsify(case, claim, excess);
             prop_assert_eq!(joined.ends[0].stats().violations, before + n, "{:?} {:?}", case, claim);
         }
         prop_assert_eq!((joined.ends[0].outstanding(), joined.ends[0].unfinished()), (outstanding, unfinished));
         prop_assert!(!joined.ends[0].has_failed());
-        joined.lie(case, claim, excess);
+        joined.falsify(case, claim, excess);
         joined.step();
         let names = |event: &StackEvent| match event {
             StackEvent::Failed { message, .. } => message.ends_with(&format!("the last for `{}`", case.name)),
@@ -341,14 +341,14 @@ proptest! {
     /// Lies that the session survives, between true reports, do no harm: all arrives, nothing too early.
     #[test]
     fn a_few_false_messages_do_not_harm_a_session(
-        (case, claim, excess) in lies(), every in 1u64..20, loss in 0.0..0.1f64, seed: u64,
+        (case, claim, excess) in false_messages(), every in 1u64..20, loss in 0.0..0.1f64, seed: u64,
     ) {
         let mut joined = Joined::new(case, seed, loss);
         let mut is_complete = false;
         for n in 0..120_000u64 {
             joined.step();
-            if joined.honest.is_some() && joined.lies < SURVIVED as u64 && n.is_multiple_of(every) {
-                joined.lie(case, claim, excess);
+            if joined.honest.is_some() && joined.false_messages < SURVIVED as u64 && n.is_multiple_of(every) {
+                joined.falsify(case, claim, excess);
             }
             is_complete = joined.is_complete(case);
             if is_complete {
@@ -356,6 +356,6 @@ proptest! {
             }
         }
         prop_assert!(is_complete, "{:?} {:?}: {} of {MESSAGES}; {:?}", case, claim, joined.got, joined.ends[0]);
-        prop_assert_eq!(joined.ends[0].stats().violations, joined.lies);
+        prop_assert_eq!(joined.ends[0].stats().violations, joined.false_messages);
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn any_recipe(seed: u64) -> Option<(Recipe, Arc<CompiledStack>)> {
     let mut rng = Rng::from_seed(seed);
     let registry: Arc<Registry> = Arc::new(micro::registry());
     let mut names: Vec<&str> = registry.iter().map(|known| known.name).filter(|_| rng.chance(0.4)).collect();
-    names.retain(|name| *name != "fixed_size" && !registry.get(name).is_some_and(is_about_objects));
+    names.retain(|name| *name != "fixed_size" && !registry.get(name).is_some_and(concerns_objects));
     names.push("fixed_size");
     for _ in 0..4 {
         complete(&registry, &mut names, &mut rng);
@@ -68,7 +68,7 @@ pub(crate) fn other_company(recipe: &Recipe, seed: u64) -> Option<Recipe> {
     let stays = |name: &str, rng: &mut Rng| name == "fixed_size" || rng.chance(0.8);
     let present = recipe.parts.iter().map(|part| part.name.as_str());
     let mut names: Vec<&str> = present.filter(|name| stays(name, &mut rng)).collect();
-    for known in registry.iter().filter(|known| !is_about_objects(known) && known.name != "object") {
+    for known in registry.iter().filter(|known| !concerns_objects(known) && known.name != "object") {
         if !names.contains(&known.name) && rng.chance(0.15) {
             names.push(known.name);
         }
@@ -130,7 +130,7 @@ pub(crate) fn any_object_recipe(seed: u64) -> Option<(Recipe, Arc<CompiledStack>
 }
 
 /// Whether it is useless for messages.
-fn is_about_objects(known: &Registration) -> bool {
+fn concerns_objects(known: &Registration) -> bool {
     known.name == "object" || known.needs.iter().any(|needs| *needs == ["object"])
 }
 
@@ -141,7 +141,7 @@ fn complete<'r>(registry: &'r Registry, names: &mut Vec<&'r str>, rng: &mut Rng)
         let Some(known) = registry.get(names[at]) else { return };
         for alternatives in known.needs {
             if !alternatives.iter().any(|name| names.contains(name)) {
-                let fits = |name: &&&str| !registry.get(name).is_some_and(is_about_objects);
+                let fits = |name: &&&str| !registry.get(name).is_some_and(concerns_objects);
                 let fitting: Vec<&&str> = alternatives.iter().filter(fits).collect();
                 names.push(fitting[rng.below(fitting.len() as u64) as usize]);
             }

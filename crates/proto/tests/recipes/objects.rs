@@ -6,7 +6,7 @@ use haul_base::{Rng, Span, Time};
 use haul_stack::{CompiledStack, Ends, Recipe, Stack, StackEvent};
 use proptest::prelude::*;
 
-use crate::channel::{Change, Cuts, Impairments, Run};
+use crate::channel::{Change, Impairments, Interruptions, Run};
 use crate::common::{PatternSource, Shared, SinkState};
 use crate::generator::{any_object_recipe, other_parameters};
 use crate::promises::cases;
@@ -14,7 +14,7 @@ use crate::promises::cases;
 /// Longer than any object takes: TFRC sends a quarter of a packet per round trip at a loss rate of 0.3.
 const CAP: Time = Time::from_nanos(2_000_000_000_000);
 /// Three of them together are shorter than any silence that ends a session.
-const LONGEST_CUT: Span = Span::from_secs(1);
+const MAX_INTERRUPTION: Span = Span::from_secs(1);
 
 fn len(rng: &mut Rng) -> u64 {
     match rng.below(8) {
@@ -36,7 +36,7 @@ fn carry(
     impairments: Impairments,
     seed: u64,
     change: Option<Change>,
-    cuts: Cuts,
+    cuts: Interruptions,
 ) -> Outcome {
     let mut rng = Rng::from_seed(seed ^ 0x0B1E_C700);
     // A window of one packet takes a round trip per packet.
@@ -95,7 +95,7 @@ proptest! {
     ) {
         let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
         let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), damage, mtu: 0 };
-        let outcome = carry(&[&recipe], &compiled, impairments, seed, None, Cuts::default());
+        let outcome = carry(&[&recipe], &compiled, impairments, seed, None, Interruptions::default());
         check(&outcome).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
     }
 
@@ -105,7 +105,7 @@ proptest! {
     ) {
         let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
         let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), ..Impairments::default() };
-        let outcome = carry(&[&recipe], &compiled, impairments, seed, None, Cuts::any(seed, LONGEST_CUT));
+        let outcome = carry(&[&recipe], &compiled, impairments, seed, None, Interruptions::any(seed, MAX_INTERRUPTION));
         check(&outcome).map_err(|e| {
             TestCaseError::fail(format!("{e}\n{:?} with {}", outcome.run.cuts, recipe.to_toml()))
         })?;
@@ -124,7 +124,7 @@ proptest! {
         let at = Time::from_nanos(rng.below(500_000_000));
         let change = Change::to(at, rng.below(2) as usize, new.clone());
         let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), ..Impairments::default() };
-        let cuts = Cuts::any(!seed, LONGEST_CUT);
+        let cuts = Interruptions::any(!seed, MAX_INTERRUPTION);
         let outcome = carry(&[&recipe, &new], &compiled, impairments, seed, Some(change), cuts);
         check(&outcome).map_err(|e| {
             TestCaseError::fail(format!("{e}\nfrom {}\nto {}", recipe.to_toml(), new.to_toml()))

@@ -4,7 +4,7 @@ use haul_base::{Rng, Span, Time};
 use haul_stack::Recipe;
 use proptest::prelude::*;
 
-use crate::channel::{Change, Cuts, Impairments, Order, Run, WRAP};
+use crate::channel::{Change, Impairments, Interruptions, Order, Run, WRAP};
 use crate::generator::{any_recipe, other_parameters};
 
 /// Long enough for every retransmission: where only the oldest segment is retransmitted, and that after a
@@ -13,7 +13,7 @@ const CAP: Time = Time::from_nanos(1_000_000_000_000_000);
 /// Longer than a sender without acknowledgements keeps anything; its receiver never stops requesting.
 const CAP_WITHOUT_ACKS: Time = Time::from_nanos(1_000_000_000_000);
 /// Shorter than the time for which a sender without acknowledgements keeps segments.
-const LONGEST_CUT: Span = Span::from_secs(3);
+const MAX_INTERRUPTION: Span = Span::from_secs(3);
 
 fn cap(recipe: &Recipe) -> Time {
     if recipe.has("negative_ack") { CAP_WITHOUT_ACKS } else { CAP }
@@ -49,8 +49,8 @@ pub(crate) fn delivers_all(recipe: &Recipe) -> bool {
     let time = |name, default| {
         recipe.get("negative_ack", name).unwrap_or(default).parse::<Span>().map_or(Span::ZERO, |span| span)
     };
-    let forgets = recipe.has("negative_ack") && time("retention", "120s") < time("silence", "5s") * 20;
-    recipe.has("retransmit") && !has_any(recipe, &["deadline", "selective_transfer"]) && !forgets
+    let gives_up = recipe.has("negative_ack") && time("retention", "120s") < time("silence", "5s") * 20;
+    recipe.has("retransmit") && !has_any(recipe, &["deadline", "selective_transfer"]) && !gives_up
 }
 
 fn check(recipe: &Recipe, run: &Run, clean: bool) -> Result<(), TestCaseError> {
@@ -80,7 +80,7 @@ fn check(recipe: &Recipe, run: &Run, clean: bool) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn run(seed: u64, impairments: Impairments, cuts: Cuts) -> Option<(Recipe, Run)> {
+fn run(seed: u64, impairments: Impairments, cuts: Interruptions) -> Option<(Recipe, Run)> {
     let (recipe, compiled) = any_recipe(seed)?;
     // Only recipes that seal packets detect damage; elsewhere the kernel's checksum does.
     let damage = if recipe.has("seal") { impairments.damage } else { 0.0 };
@@ -95,7 +95,7 @@ fn run_with_change(seed: u64, impairments: Impairments) -> Option<(Recipe, Recip
     let (recipe, compiled) = any_recipe(seed)?;
     let new = other_parameters(&recipe, !seed)?;
     let mut run = Run::new(&compiled, Impairments { damage: 0.0, ..impairments }, seed);
-    run.cuts = Cuts::any(!seed, LONGEST_CUT);
+    run.cuts = Interruptions::any(!seed, MAX_INTERRUPTION);
     let mut rng = Rng::from_seed(seed ^ 0x7E57);
     let at = Time::from_nanos(rng.below(2_000_000_000));
     run.changes.push(Change::to(at, rng.below(2) as usize, new.clone()));
@@ -118,7 +118,7 @@ proptest! {
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20, damage in 0.0..0.1,
     ) {
         let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), damage, ..Impairments::default() };
-        let Some((recipe, run)) = run(seed, impairments, Cuts::default()) else {
+        let Some((recipe, run)) = run(seed, impairments, Interruptions::default()) else {
             return Err(TestCaseError::reject("no recipe"))
         };
         check(&recipe, &run, false).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
@@ -129,7 +129,7 @@ proptest! {
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
     ) {
         let impairments = Impairments { loss, duplicate, spread: Span::from_millis(spread), ..Impairments::default() };
-        let Some((recipe, run)) = run(seed, impairments, Cuts::any(seed, LONGEST_CUT)) else {
+        let Some((recipe, run)) = run(seed, impairments, Interruptions::any(seed, MAX_INTERRUPTION)) else {
             return Err(TestCaseError::reject("no recipe"))
         };
         check(&recipe, &run, false)
@@ -138,7 +138,7 @@ proptest! {
 
     #[test]
     fn on_a_perfect_path_every_message_arrives_once(seed: u64) {
-        let Some((recipe, run)) = run(seed, Impairments::default(), Cuts::default()) else {
+        let Some((recipe, run)) = run(seed, Impairments::default(), Interruptions::default()) else {
             return Err(TestCaseError::reject("no recipe"))
         };
         check(&recipe, &run, true).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
@@ -159,10 +159,10 @@ proptest! {
     #[test]
     fn equal_seeds_give_equal_traces(seed: u64) {
         let impairments = Impairments { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(5), damage: 0.02, mtu: 0 };
-        let Some((_, first)) = run(seed, impairments, Cuts::default()) else {
+        let Some((_, first)) = run(seed, impairments, Interruptions::default()) else {
             return Err(TestCaseError::reject("no recipe"))
         };
-        let (_, second) = run(seed, impairments, Cuts::default()).unwrap();
+        let (_, second) = run(seed, impairments, Interruptions::default()).unwrap();
         prop_assert_eq!((first.trace, &first.got), (second.trace, &second.got));
     }
 }

@@ -333,7 +333,7 @@ impl Session {
 pub(crate) struct Run {
     pub(crate) world: World,
     pub(crate) session: Session,
-    pub(crate) there: LinkId,
+    pub(crate) forward: LinkId,
     pub(crate) back: LinkId,
 }
 
@@ -374,12 +374,12 @@ impl Run {
     }
 
     fn over(mut world: World, session: Session, forth: &Channel, back: &Channel) -> Self {
-        let there = world.add_link("there", &forth.spec()).unwrap();
+        let forward = world.add_link("there", &forth.spec()).unwrap();
         let back = world.add_link("back", &back.spec()).unwrap();
         let port = PathId::default();
-        world.connect("data", (session.sender, port), (session.receiver, port), &[there]).unwrap();
+        world.connect("data", (session.sender, port), (session.receiver, port), &[forward]).unwrap();
         world.connect("feedback", (session.receiver, port), (session.sender, port), &[back]).unwrap();
-        Self { world, session, there, back }
+        Self { world, session, forward, back }
     }
 
     /// Runs until both sides have finished or `cap` has passed.

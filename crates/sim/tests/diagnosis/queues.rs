@@ -21,7 +21,7 @@ const RATE: &str = "400Mbit";
 const QUEUE: [DropReason; 3] = [DropReason::QueueFull, DropReason::Red, DropReason::Codel];
 
 /// A transfer of 16 s over 500 Mbit/s, beside cross traffic.
-struct Beside<'a> {
+struct Competition<'a> {
     rate: &'a str,
     queue: QueueSpec,
     flows: &'a [ControlKind],
@@ -59,7 +59,7 @@ fn cubic() -> ControlKind {
     ControlKind::Cubic(CubicConfig::default())
 }
 
-impl Beside<'_> {
+impl Competition<'_> {
     fn path(&self) -> PathSpec {
         let rate = Rate::from_mbps(500);
         let delay = Distribution::Uniform(self.jitter);
@@ -75,28 +75,28 @@ impl Beside<'_> {
         PathSpec { stages }
     }
 
-    fn add_flow(world: &mut World, control: ControlKind, there: LinkId, back: LinkId) {
+    fn add_flow(world: &mut World, control: ControlKind, forward: LinkId, back: LinkId) {
         let sender =
             world.add_node("other", SessionNode::new(TcpSender::new(TcpSenderConfig::endless(control))));
         let receiver = TcpReceiver::new(TcpReceiverConfig::default());
         let receiver = world.add_node("other's end", SessionNode::new(receiver));
-        world.connect_pair("others", (sender, receiver), &[there], &[back]).unwrap();
+        world.connect_pair("others", (sender, receiver), &[forward], &[back]).unwrap();
     }
 
     /// Returns true and diagnosed losses, for the queue and for the medium.
     fn run(&self) -> [(u64, u64); 2] {
         let mut world = World::new(3);
-        let there = world.add_link("there", &self.path()).unwrap();
+        let forward = world.add_link("there", &self.path()).unwrap();
         let back = world.add_link("back", &PathSpec { stages: vec![StageSpec::Delay(RTT / 2)] }).unwrap();
         for control in self.flows {
-            Self::add_flow(&mut world, *control, there, back);
+            Self::add_flow(&mut world, *control, forward, back);
         }
         world.run_until(Time::ZERO + BEFORE);
         let mut recipe = recipe("fobs", &[("rate", self.rate), ("max_batch", "4"), ("unit_window", "53MB")]);
         recipe.set("object.chunk", "100MB").unwrap();
         let session = Session::of_recipe(&mut world, &recipe, 1 << 40, RTT);
         let (from, to) = ((session.sender, PORT), (session.receiver, PORT));
-        let data: FlowId = world.connect("data", from, to, &[there]).unwrap();
+        let data: FlowId = world.connect("data", from, to, &[forward]).unwrap();
         world.connect("feedback", to, from, &[back]).unwrap();
         world.run_until(Time::ZERO + BEFORE + Span::from_secs(16));
         let truth = world.truth(data).drops;
@@ -122,7 +122,7 @@ fn queues_that_never_empty_or_drop_early_are_recognised() {
         ("RED", red(), &[cubic(), reno]),
         ("CoDel", codel(), &[cubic(), reno]),
     ] {
-        let [queue, medium] = Beside { rate: RATE, queue, flows, loss: 0.0, jitter: Span::ZERO }.run();
+        let [queue, medium] = Competition { rate: RATE, queue, flows, loss: 0.0, jitter: Span::ZERO }.run();
         println!("{name}: queue (true, told) {queue:?}, medium {medium:?}");
         assert!(queue.0 > 200 && f1(queue) >= 0.985, "{name}: {queue:?}, {medium:?}");
     }
@@ -132,7 +132,7 @@ fn queues_that_never_empty_or_drop_early_are_recognised() {
 #[test]
 fn a_permanently_overloaded_codel_is_a_queue() {
     for rate in ["493Mbit", "496Mbit"] {
-        let transfer = Beside { rate, queue: codel(), flows: &[], loss: 0.0, jitter: Span::ZERO };
+        let transfer = Competition { rate, queue: codel(), flows: &[], loss: 0.0, jitter: Span::ZERO };
         let [queue, medium] = transfer.run();
         println!("{rate}: queue (true, told) {queue:?}, medium {medium:?}");
         assert!(queue.0 > 200 && f1(queue) >= 0.99, "{rate}: {queue:?}, {medium:?}");
@@ -149,7 +149,8 @@ fn medium_losses_beside_jitter_or_a_queue_are_not_congestion() {
         ("the queue of two BBR flows", &[bbr; 2], 0),
     ] {
         let jitter = Span::from_millis(millis);
-        let [queue, medium] = Beside { rate: RATE, queue: tail_drop(200), flows, loss: 0.002, jitter }.run();
+        let [queue, medium] =
+            Competition { rate: RATE, queue: tail_drop(200), flows, loss: 0.002, jitter }.run();
         println!("{name}: queue (true, told) {queue:?}, medium {medium:?}");
         assert!(queue.0 == 0 && medium.0 > 800 && f1(medium) >= 0.95, "{name}: {queue:?}, {medium:?}");
     }
@@ -160,7 +161,8 @@ fn medium_losses_beside_jitter_or_a_queue_are_not_congestion() {
 fn a_medium_and_a_queue_get_their_shares() {
     let flows = [ControlKind::Bbr(BbrConfig::default()); 2];
     let [queue, medium] =
-        Beside { rate: RATE, queue: tail_drop(20), flows: &flows, loss: 0.002, jitter: Span::ZERO }.run();
+        Competition { rate: RATE, queue: tail_drop(20), flows: &flows, loss: 0.002, jitter: Span::ZERO }
+            .run();
     let share = |of: fn((u64, u64)) -> u64| of(queue) as f64 / (of(queue) + of(medium)) as f64;
     let (truth, diagnosed) = (share(|(truth, _)| truth), share(|(_, diagnosed)| diagnosed));
     println!("queue (true, told) {queue:?}, medium {medium:?}: {truth:.3}, {diagnosed:.3}");

@@ -13,7 +13,7 @@ use haul_sim::{DropReason, FlowId, HostExit, HostModel, NodeId, Parcel, World};
 
 /// A host whose only process sleeps from 1 s to 1.5 s, with a socket buffer of `room` packets.
 #[derive(Debug)]
-struct Sleepy {
+struct SleepingHost {
     room: u64,
     waiting: VecDeque<(Time, Parcel)>,
     dropped: VecDeque<(Time, Parcel)>,
@@ -29,14 +29,14 @@ fn is_asleep(now: Time) -> bool {
     now >= SLEEPS && now < WAKES
 }
 
-impl Sleepy {
+impl SleepingHost {
     fn new(room: u64) -> Self {
         let (waiting, dropped) = Default::default();
         Self { room, waiting, dropped, inside: 0, drops: None, requested: false }
     }
 }
 
-impl HostModel for Sleepy {
+impl HostModel for SleepingHost {
     fn open(&mut self, _: FlowId, _: NodeId) {}
 
     fn on_arrival(&mut self, now: Time, parcel: Parcel) {
@@ -83,9 +83,9 @@ impl HostModel for Sleepy {
 /// Connects both ends by a clean path. Returns the data flow.
 fn connect(world: &mut World, session: &Session, rtt: Span, rate: Rate) -> FlowId {
     let channel = Channel::clean(rtt / 2, rate).spec();
-    let (there, back) =
+    let (forward, back) =
         (world.add_link("there", &channel).unwrap(), world.add_link("back", &channel).unwrap());
-    world.connect_pair("bulk", (session.sender, session.receiver), &[there], &[back]).unwrap().0
+    world.connect_pair("bulk", (session.sender, session.receiver), &[forward], &[back]).unwrap().0
 }
 
 fn run(room: u64) -> (World, Session, FlowId) {
@@ -96,7 +96,7 @@ fn run(room: u64) -> (World, Session, FlowId) {
     let (ceiling, limit) = (Some(Rate::from_mbps(400)), u64::MAX >> 16);
     let job = Job { name: "bulk", len: 100_000_000, controller: "fixed", ceiling, rtt, limit };
     let session = Session::add(&mut world, job);
-    let host = world.add_host(Sleepy::new(room));
+    let host = world.add_host(SleepingHost::new(room));
     world.place(session.receiver, host).unwrap();
     let data = connect(&mut world, &session, rtt, Rate::from_mbps(1_000));
     world.run_until(WAKES - Span::from_millis(1));

@@ -62,10 +62,10 @@ impl Transfer {
         let mut late = Channel::clean(RTT / 2, PATH).spec();
         late.stages.push(StageSpec::Jitter(jitter(Span::ZERO)));
         late.stages.push(StageSpec::Duplication(Probability::ZERO));
-        let there = world.add_link("there", &forth).unwrap();
+        let forward = world.add_link("there", &forth).unwrap();
         let back = world.add_link("back", &late).unwrap();
         let port = PathId::default();
-        world.connect("data", (session.sender, port), (session.receiver, port), &[there]).unwrap();
+        world.connect("data", (session.sender, port), (session.receiver, port), &[forward]).unwrap();
         world.connect("feedback", (session.receiver, port), (session.sender, port), &[back]).unwrap();
         Self { world, session, back }
     }

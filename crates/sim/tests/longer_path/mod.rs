@@ -27,7 +27,7 @@ fn beside_tcp(longer_path: &str, control: ControlKind, (mbps, rtt, queue): (u64,
     recipe.set("rate_control.longer_path", longer_path).unwrap();
     let mut run = Run::of_recipe(17, &recipe, 4 << 30, &path);
     run.run(ms(10_000));
-    let tcp = add_tcp(&mut run.world, control, run.there, run.back);
+    let tcp = add_tcp(&mut run.world, control, run.forward, run.back);
     let mut received = |until: u64| {
         run.run(ms(until));
         run.session.receiver(&run.world).stats().object_bytes

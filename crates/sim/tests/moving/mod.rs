@@ -138,7 +138,7 @@ fn shares(law: &str, scenario: &Scenario) -> Vec<Option<f64>> {
             if let StageChange::Delay(delay) = change {
                 rtt = *delay * 2;
             }
-            for link in [run.there, run.back] {
+            for link in [run.forward, run.back] {
                 run.world.change_link(link, &StageRef::Name((*stage).into()), change).unwrap();
             }
         }
@@ -179,8 +179,8 @@ fn bbr_uses_the_capacity_of_each_phase_of_a_path() {
 #[test]
 fn varying_delays_do_not_end_startup() {
     for seed in 1..=6 {
-        let there = Channel { jitter: ms(20), ..path(100.0, 40, 40) };
-        let mut run = Run::new(seed, 4 << 30, "bbr", None, &there, &path(100.0, 40, 40));
+        let forward = Channel { jitter: ms(20), ..path(100.0, 40, 40) };
+        let mut run = Run::new(seed, 4 << 30, "bbr", None, &forward, &path(100.0, 40, 40));
         let mut received = |until| {
             run.run(ms(until));
             run.session.receiver(&run.world).stats().object_bytes
@@ -206,7 +206,7 @@ fn mbit_in_a_second(run: &mut Run, from: u64) -> f64 {
 fn on_longer_path(mbps: f64, at: u64) -> f64 {
     let path = path(mbps, 20, 40);
     let mut run = Run::new(1, 4 << 30, "bbr", None, &path, &path);
-    let links = [run.there, run.back];
+    let links = [run.forward, run.back];
     run.world.at(Time::ZERO + ms(at), move |world| {
         for link in links {
             world.change_link(link, &StageRef::Name("delay".into()), &StageChange::Delay(ms(100))).unwrap();
@@ -230,7 +230,7 @@ fn a_tenfold_round_trip_is_filled_within_three_seconds_in_any_phase() {
 fn beside_tcp(law: &str, control: ControlKind, rtt: u64, queue: u64) -> [f64; 2] {
     let path = path(100.0, rtt, queue);
     let mut run = Run::new(17, 4 << 30, law, None, &path, &path);
-    let tcp = add_tcp(&mut run.world, control, run.there, run.back);
+    let tcp = add_tcp(&mut run.world, control, run.forward, run.back);
     let mut taken = |until: u64| {
         run.run(Span::from_secs(until));
         let ours = run.session.receiver(&run.world).stats().object_bytes;
@@ -244,14 +244,14 @@ fn beside_tcp(law: &str, control: ControlKind, rtt: u64, queue: u64) -> [f64; 2]
 pub(crate) fn add_tcp(
     world: &mut World,
     control: ControlKind,
-    there: LinkId,
+    forward: LinkId,
     back: LinkId,
 ) -> haul_sim::NodeId {
     let port = PathId::default();
     let sender = world.add_node("tcp", SessionNode::new(TcpSender::new(TcpSenderConfig::endless(control))));
     let receiver = TcpReceiver::new(TcpReceiverConfig::default());
     let receiver = world.add_node("tcp receiver", SessionNode::new(receiver));
-    world.connect("tcp data", (sender, port), (receiver, port), &[there]).unwrap();
+    world.connect("tcp data", (sender, port), (receiver, port), &[forward]).unwrap();
     world.connect("tcp acks", (receiver, port), (sender, port), &[back]).unwrap();
     sender
 }
@@ -281,10 +281,10 @@ fn bbr_leaves_a_cubic_flow_more_than_delivery_does() {
 fn on_wider_path(at: u64) -> f64 {
     let path = path(20.0, 2, 10);
     let mut run = Run::new(1, 4 << 30, "bbr", None, &path, &path);
-    let there = run.there;
+    let forward = run.forward;
     run.world.at(Time::ZERO + ms(at), move |world| {
         let wider = StageChange::Rate(Rate::from_mbps(80));
-        world.change_link(there, &StageRef::Name("bottleneck".into()), &wider).unwrap();
+        world.change_link(forward, &StageRef::Name("bottleneck".into()), &wider).unwrap();
     });
     mbit_in_a_second(&mut run, at + 1_000)
 }
@@ -304,13 +304,13 @@ fn a_small_path_is_probed_often_despite_rare_reports() {
 fn on_varying_path(path: &Channel, step: u64, mbps: &[u64], seed: u64) -> f64 {
     let mut run = Run::new(seed, 4 << 30, "bbr", None, path, path);
     let mut rng = Rng::from_seed(seed);
-    let there = run.there;
+    let forward = run.forward;
     let mut now = 0;
     let mut received = |until| {
         while now < until {
             let capacity = Rate::from_mbps(mbps[rng.below(mbps.len() as u64) as usize]);
             let change = StageChange::Rate(capacity);
-            run.world.change_link(there, &StageRef::Name("bottleneck".into()), &change).unwrap();
+            run.world.change_link(forward, &StageRef::Name("bottleneck".into()), &change).unwrap();
             now += step;
             run.run(ms(now));
         }

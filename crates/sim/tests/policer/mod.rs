@@ -74,13 +74,13 @@ impl Policed {
 
     fn run(&self, set: &[(&str, &str)]) -> Outcome {
         let mut world = World::new(3);
-        let there = world.add_link("there", &PathSpec { stages: self.stages() }).unwrap();
+        let forward = world.add_link("there", &PathSpec { stages: self.stages() }).unwrap();
         let back = world.add_link("back", &PathSpec { stages: vec![self.delay()] }).unwrap();
         let session =
             Session::of_recipe(&mut world, &recipe("bulk", set), 1 << 40, Span::from_millis(self.rtt));
         let port = PathId(0);
         let (from, to) = ((session.sender, port), (session.receiver, port));
-        let data = world.connect("data", from, to, &[there]).unwrap();
+        let data = world.connect("data", from, to, &[forward]).unwrap();
         world.connect("feedback", to, from, &[back]).unwrap();
         let mut at = |seconds| {
             world.run_until(Time::ZERO + Span::from_secs(seconds));

@@ -13,10 +13,10 @@ fn ms(n: u64) -> Span {
 /// Starts an object of about `seconds` on a path of `forth` and `back` with a round-trip time of 40 ms, and
 /// tail-drop queues of 100 ms forth and 2 s back.
 fn start(seed: u64, law: &str, (forth, back): (Rate, Rate), loss: f64, seconds: f64) -> Run {
-    let there = Channel { loss, queue: ms(100), ..Channel::clean(ms(20), forth) };
+    let forward = Channel { loss, queue: ms(100), ..Channel::clean(ms(20), forth) };
     let back = Channel { queue: ms(2_000), ..Channel::clean(ms(20), back) };
     let len = (forth.as_bps() as f64 / 8.0 * seconds) as u64;
-    Run::new(seed, len, law, None, &there, &back)
+    Run::new(seed, len, law, None, &forward, &back)
 }
 
 /// Returns the number of reports per data packet.

@@ -51,7 +51,7 @@ fn cell(mbps: f64, rtt: u64, loss: f64) -> Option<String> {
     let (first, mut queued) = (counts(&run), 0.0);
     for n in 1..=100 {
         run.run(Span::from_secs_f64(start + len * f64::from(n) / 100.0));
-        let standing = run.world.path(run.there).and_then(|path| path.standing_queue(run.world.now()));
+        let standing = run.world.path(run.forward).and_then(|path| path.standing_queue(run.world.now()));
         queued += standing.map_or(0.0, |queue| rate.time_for(queue.bytes).as_secs_f64()) / 100.0;
     }
     let last = counts(&run);

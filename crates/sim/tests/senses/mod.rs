@@ -49,7 +49,7 @@ pub(crate) struct Run {
     pub(crate) session: Session,
     pub(crate) data: FlowId,
     host: HostId,
-    there: LinkId,
+    forward: LinkId,
     back: LinkId,
     /// Milliseconds in each phase of the law.
     phases: BTreeMap<&'static str, u64>,
@@ -88,14 +88,14 @@ impl Run {
         let session = Session::of_recipe(&mut world, recipe, len, rtt);
         let host = world.add_host(host);
         world.place(session.receiver, host).unwrap();
-        let [there, back] = channels.map(Channel::spec);
-        let (there, back) =
-            (world.add_link("there", &there).unwrap(), world.add_link("back", &back).unwrap());
+        let [forward, back] = channels.map(Channel::spec);
+        let (forward, back) =
+            (world.add_link("there", &forward).unwrap(), world.add_link("back", &back).unwrap());
         let port = PathId::default();
         let (from, to) = ((session.sender, port), (session.receiver, port));
-        let data = world.connect("data", from, to, &[there]).unwrap();
+        let data = world.connect("data", from, to, &[forward]).unwrap();
         world.connect("feedback", to, from, &[back]).unwrap();
-        Self { world, session, data, host, there, back, phases: BTreeMap::new() }
+        Self { world, session, data, host, forward, back, phases: BTreeMap::new() }
     }
 
     /// Runs until all data have arrived, at most for `cap`.
@@ -116,12 +116,12 @@ impl Run {
         let source = self.world.add_node("others", UdpSource::new(spec, 9));
         let sink = self.world.add_node("others' end", Sink::new());
         let port = PathId::default();
-        self.world.connect("others", (source, port), (sink, port), &[self.there]).unwrap();
+        self.world.connect("others", (source, port), (sink, port), &[self.forward]).unwrap();
     }
 
     /// Changes stage `name` in both directions at `at`.
     pub(crate) fn change(&mut self, at: Span, name: &'static str, change: StageChange) {
-        let links = [self.there, self.back];
+        let links = [self.forward, self.back];
         self.world.at(Time::ZERO + at, move |world| {
             for link in links {
                 world.change_link(link, &StageRef::Name(name.into()), &change).unwrap();

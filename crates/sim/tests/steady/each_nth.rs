@@ -60,10 +60,10 @@ impl Case<'_> {
         let session = Session::of_recipe(&mut world, &recipe, u64::MAX >> 20, self.rtt);
         let delay = PathSpec { stages: vec![StageSpec::Delay(self.rtt / 2)] };
         let mtu = PathSpec { stages: vec![StageSpec::Mtu(1_500), StageSpec::Delay(self.rtt / 2)] };
-        let mut there = Path::new(&mtu, seed).unwrap();
-        there.push_stage("each nth", Box::new(EachNth { every: self.every, passed: 0 }));
-        let (there, back) = (world.add_path("there", there), world.add_link("back", &delay).unwrap());
-        world.connect_pair("bulk", (session.sender, session.receiver), &[there], &[back]).unwrap();
+        let mut forward = Path::new(&mtu, seed).unwrap();
+        forward.push_stage("each nth", Box::new(EachNth { every: self.every, passed: 0 }));
+        let (forward, back) = (world.add_path("there", forward), world.add_link("back", &delay).unwrap());
+        world.connect_pair("bulk", (session.sender, session.receiver), &[forward], &[back]).unwrap();
         world.run_until(Time::ZERO + self.skipped);
         let before = session.sender(&world).stats().packets;
         world.run_until(Time::ZERO + self.skipped + self.measured);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use haul_base::{Span, Time};
 use haul_sim::DropReason;
 
-use super::Way;
+use super::PathDirection;
 use super::pool::Slot;
 
 /// Number of UDP payload bytes logged: in packets of `haul`, the kind, the packet number and one more byte.
@@ -23,7 +23,7 @@ pub(crate) struct DropLog(Arc<Mutex<BufWriter<File>>>);
 #[derive(Debug)]
 pub(crate) struct DirectionLog {
     log: DropLog,
-    way: Way,
+    way: PathDirection,
     /// Result of the writes since the last flush; `None` if there were none.
     written: Option<io::Result<()>>,
 }
@@ -35,7 +35,7 @@ impl DropLog {
     }
 
     /// Returns the log of one direction.
-    pub(crate) fn of(self, way: Way) -> DirectionLog {
+    pub(crate) fn of(self, way: PathDirection) -> DirectionLog {
         DirectionLog { log: self, way, written: None }
     }
 
@@ -127,7 +127,7 @@ mod tests {
         let icmp = keep(&mut pool, alone, (1, 0), &payload);
         let path = std::env::temp_dir().join(format!("haul-wan-drop-log-{}", std::process::id()));
         let log = DropLog::new(File::create(&path).unwrap());
-        let (mut forth, mut back) = (log.clone().of(Way::Forth), log.of(Way::Back));
+        let (mut forth, mut back) = (log.clone().of(PathDirection::Forth), log.of(PathDirection::Back));
         let at = |micros| Time::ZERO + Span::from_micros(micros);
         forth.add(at(1_500_000), DropReason::QueueFull, pool.slot(builder), [1, 3].into_iter());
         back.add(at(1_500_001), DropReason::Random, pool.slot(short), [0].into_iter());
@@ -152,7 +152,7 @@ mod tests {
         let Ok(full) = File::options().write(true).open("/dev/full") else { return };
         let mut pool = Pool::new(1 << 20);
         let packet = keep(&mut pool, [0; VNET_LEN], (17, 0), &[1; 20]);
-        let mut log = DropLog::new(full).of(Way::Forth);
+        let mut log = DropLog::new(full).of(PathDirection::Forth);
         assert!(log.flush().is_ok());
         log.add(Time::ZERO, DropReason::Random, pool.slot(packet), [0].into_iter());
         assert!(log.flush().is_err());

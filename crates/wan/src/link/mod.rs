@@ -20,14 +20,14 @@ const BACK: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Direction of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum PathDirection {
     /// From A to B.
     Forth,
     /// From B to A.
     Back,
 }
 
-impl Way {
+impl PathDirection {
     /// Returns the name used in options and reports.
     pub const fn name(self) -> &'static str {
         match self {

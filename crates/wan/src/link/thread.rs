@@ -79,7 +79,7 @@ impl Link {
             input: options.input,
             clock: options.clock,
             sleeper: Sleeper::new(options.clock),
-            last_work: Time::ZERO,
+            last_active: Time::ZERO,
             inbox,
             waker: Arc::clone(&waker),
         };
@@ -139,7 +139,7 @@ struct Worker {
     clock: Clock,
     sleeper: Sleeper,
     /// Time of the last read or write.
-    last_work: Time,
+    last_active: Time,
     inbox: Receiver<Request>,
     waker: Arc<Waker>,
 }
@@ -177,9 +177,9 @@ impl Worker {
             return Ok(now);
         }
         let work = read.max(written);
-        let is_dense = work > BUSY_ROUND || (work > 0 && now.since(self.last_work) < BUSY_GAP);
+        let is_dense = work > BUSY_ROUND || (work > 0 && now.since(self.last_active) < BUSY_GAP);
         if work > 0 {
-            self.last_work = now;
+            self.last_active = now;
         }
         if is_dense {
             let until = now + PAUSE;

@@ -22,7 +22,7 @@ pub use self::direction::Relayed;
 use self::direction::{Direction, FlowId};
 use crate::emulator::rtt_of;
 use crate::error::{WanError, While};
-use crate::link::{Clock, Way};
+use crate::link::{Clock, PathDirection};
 use crate::tcp::is_pause;
 
 /// Attempts to find a port that is free for both TCP and UDP.
@@ -110,7 +110,7 @@ const UNDER_WAY: usize = 1_024;
 const POLL: Duration = Duration::from_millis(20);
 
 /// Data in transit and its arrival time: bytes, empty at the end, or the error that broke the connection.
-type Parcel = (Instant, io::Result<Vec<u8>>);
+type ReadDatagram = (Instant, io::Result<Vec<u8>>);
 
 /// Accepts connections and forwards their bytes until stopped.
 fn accept_all(listener: &TcpListener, server: SocketAddr, rtt: Span, stop: &Arc<AtomicBool>) {
@@ -173,7 +173,7 @@ fn pipe(
     Ok(())
 }
 
-fn read_all(mut from: TcpStream, parcels: &SyncSender<Parcel>, stop: &AtomicBool) {
+fn read_all(mut from: TcpStream, read_datagrams: &SyncSender<ReadDatagram>, stop: &AtomicBool) {
     let mut buffer = vec![0; READ];
     loop {
         let read = match from.read(&mut buffer) {
@@ -181,7 +181,7 @@ fn read_all(mut from: TcpStream, parcels: &SyncSender<Parcel>, stop: &AtomicBool
             read => read.map(|read| buffer[..read].to_vec()),
         };
         let is_last = read.as_ref().map_or(true, Vec::is_empty);
-        if parcels.send((Instant::now(), read)).is_err() || is_last {
+        if read_datagrams.send((Instant::now(), read)).is_err() || is_last {
             return;
         }
     }
@@ -189,12 +189,12 @@ fn read_all(mut from: TcpStream, parcels: &SyncSender<Parcel>, stop: &AtomicBool
 
 fn write_all(
     mut to: &TcpStream,
-    parcels: &Receiver<Parcel>,
+    read_datagrams: &Receiver<ReadDatagram>,
     delay: Duration,
     connected: Instant,
 ) -> io::Result<()> {
-    for (came, read) in parcels {
-        let due = came.max(connected) + delay;
+    for (read_at, read) in read_datagrams {
+        let due = read_at.max(connected) + delay;
         thread::sleep(due.saturating_duration_since(Instant::now()));
         match read? {
             bytes if bytes.is_empty() => return to.shutdown(Shutdown::Write),
@@ -272,8 +272,8 @@ impl UdpRelay {
             flows: Vec::new(),
             by_client: HashMap::new(),
             drops: DropWatch::default(),
-            up: Direction::new(path, Way::Forth.seed(seed))?,
-            down: Direction::new(path, Way::Back.seed(seed))?,
+            up: Direction::new(path, PathDirection::Forth.seed(seed))?,
+            down: Direction::new(path, PathDirection::Back.seed(seed))?,
             clock: Clock::start(),
             arrivals: ArrivalClock::new(),
             round: (rtt_of(path, path) / 32).clamp(ROUND.0, ROUND.1),

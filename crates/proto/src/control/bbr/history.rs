@@ -51,7 +51,7 @@ impl History {
     }
 
     /// Adds a mark for packets sent from now on.
-    pub(super) fn note(&mut self, mark: Mark, rtt: Span) {
+    pub(super) fn record(&mut self, mark: Mark, rtt: Span) {
         if let Some(last) = self.marks.back_mut() {
             if mark.pn == last.pn {
                 // Nothing was sent since.
@@ -88,7 +88,7 @@ mod tests {
         let mut history = History::default();
         assert_eq!(history.of(7), Mark::default());
         for n in 0..5 {
-            history.note(mark(n), RTT);
+            history.record(mark(n), RTT);
             history.on_sent(at(n), n * 1_000);
             history.on_sent(at(n), n * 500);
         }
@@ -103,13 +103,13 @@ mod tests {
     fn marks_are_spaced_and_bounded_and_never_go_back() {
         let mut history = History::default();
         for n in 0..100_000 {
-            history.note(mark(n), Span::from_secs(1));
+            history.record(mark(n), Span::from_secs(1));
         }
         assert!(history.marks.len() <= History::MAX_MARKS);
         let kept: Vec<_> = history.marks.iter().map(|mark| mark.pn).collect();
         assert!(kept.windows(2).all(|pair| pair[1] >= pair[0] + 150), "{kept:?}");
         let last = *history.marks.back().unwrap();
-        history.note(mark(3), RTT);
+        history.record(mark(3), RTT);
         assert_eq!(history.marks.back(), Some(&last));
     }
 }

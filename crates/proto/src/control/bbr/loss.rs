@@ -161,10 +161,11 @@ impl LossRule {
         self.lost = self.lost * kept + counts.lost as f64;
         self.runs = self.runs * kept + counts.runs as f64;
         self.confirmed = self.confirmed.min(self.learned_rate() + UNCONFIRMED);
-        let usual = self.confirmed + UNCONFIRMED;
-        let more = usual * EXCESS_FACTOR + self.threshold;
+        let expected_rate = self.confirmed + UNCONFIRMED;
+        let excess_rate = expected_rate * EXCESS_FACTOR + self.threshold;
         self.excess = self.excess.and(counts);
-        self.evidence += counts.lost as f64 * (more / usual).ln() - packets * (more - usual);
+        self.evidence +=
+            counts.lost as f64 * (excess_rate / expected_rate).ln() - packets * (excess_rate - expected_rate);
         if self.evidence <= 0.0 {
             self.forget_excess();
         }

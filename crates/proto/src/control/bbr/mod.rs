@@ -513,7 +513,7 @@ impl RateController for Bbr {
         self.check_probe_rtt(sample, is_due, is_round);
         self.set_pacing();
         self.set_window(sample);
-        self.history.note(self.mark(sample), self.rtt);
+        self.history.record(self.mark(sample), self.rtt);
     }
 
     fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {

@@ -56,7 +56,7 @@ impl Bbr {
         };
         let is_exempt = !expects_none || !self.cycle.is_clean();
         if is_exempt && !(self.phase.is_probe_bw() && self.exceeds_own_queue()) {
-            self.round_trip.excuse();
+            self.round_trip.reset_raised();
         }
         // A recent probe explains the round-trip time, unless it has grown far beyond what it was then.
         let is_probed = now < self.raise_blocked_until && {
@@ -133,8 +133,8 @@ impl Bbr {
         let Some((before, delivered)) = self.rtt_probe.raised else { return false };
         self.raise_blocked_until = now + self.cycle.least_wait();
         let least = self.min_rtt();
-        let (stayed, rise) = (found.saturating_sub(least), before.saturating_sub(least));
-        if stayed <= rise / 2 {
+        let (remaining_rise, rise) = (found.saturating_sub(least), before.saturating_sub(least));
+        if remaining_rise <= rise / 2 {
             if delivered > Rate::ZERO {
                 self.max_bandwidth.reset(delivered.min(self.max_bandwidth.get()));
             }

@@ -164,7 +164,7 @@ impl RoundTrip {
     }
 
     /// Restarts the count of longer rounds: in this round a queue is intended.
-    pub(super) fn excuse(&mut self) {
+    pub(super) fn reset_raised(&mut self) {
         self.raised = 0;
     }
 

@@ -31,7 +31,7 @@ use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
 pub(crate) use literal::{boundary, built, feedback, literal_sample, lost_packet};
 pub(crate) use model::{Cut, Loss, Measured, PathModel, config};
-use packets::{Flying, Receiving, Report};
+use packets::{Receiving, Report, SentRun};
 pub(crate) use scenarios::{GOOD, run_scenario, scenarios};
 pub(crate) use shared::measure_together;
 
@@ -77,7 +77,7 @@ pub(crate) struct Harness {
     ledger: LossLedger,
     observer: Observer,
     losses: LossRuns,
-    flying: VecDeque<Flying>,
+    in_flight_runs: VecDeque<SentRun>,
     reports: VecDeque<Report>,
     receiving: Receiving,
     next_pn: u64,
@@ -121,7 +121,7 @@ impl Harness {
             ledger: LossLedger::default(),
             observer,
             losses: LossRuns::default(),
-            flying: VecDeque::new(),
+            in_flight_runs: VecDeque::new(),
             reports: VecDeque::new(),
             receiving: Receiving::default(),
             next_pn: 0,
@@ -338,8 +338,8 @@ impl Harness {
         self.end_units(first_pn, bytes);
         let sent = Sent { now: self.now, first_pn, packets, bytes };
         self.ledger.on_sent(sent, self.path.unit_window);
-        let flying = self.cross(first_pn, packets);
-        self.flying.push_back(flying);
+        let in_flight_runs = self.cross(first_pn, packets);
+        self.in_flight_runs.push_back(in_flight_runs);
         self.law.on_sent(&SentBatch { now: self.now, packets, bytes, in_flight: self.in_flight });
     }
 
@@ -358,7 +358,7 @@ impl Harness {
     }
 
     /// Computes the fate of a batch.
-    fn cross(&mut self, first_pn: u64, packets: u64) -> Flying {
+    fn cross(&mut self, first_pn: u64, packets: u64) -> SentRun {
         let path = self.path.clone();
         let begin = self.bottleneck_free.max(self.now);
         let waiting = path.capacity.bytes_in(begin.since(self.now));
@@ -387,7 +387,7 @@ impl Harness {
         let last_pn = (first_pn..first_pn + packets).rev().find(|pn| !lost.contains(pn)).unwrap_or(first_pn);
         let marked = if is_marked { arriving } else { 0 };
         let sent_at = self.now;
-        Flying { last_pn, arriving, marked, lost, dropped_by_socket: dropped, sent_at, arrives, read }
+        SentRun { last_pn, arriving, marked, lost, dropped_by_socket: dropped, sent_at, arrives, read }
     }
 
     fn medium_loses(&mut self) -> bool {
@@ -448,7 +448,7 @@ impl Harness {
         while let Some((end, _)) = self.ledger.take_boundary(self.now, &known, &mut Signature::new()) {
             self.law.on_boundary(&end);
         }
-        self.note_cut(before);
+        self.record_cut(before);
     }
 
     fn report_to_law(&mut self, report: &PeerReport) {
@@ -470,7 +470,7 @@ impl Harness {
         self.law.on_feedback(&sample);
     }
 
-    fn note_cut(&mut self, before: Option<Limits>) {
+    fn record_cut(&mut self, before: Option<Limits>) {
         let (Some(before), Some(after)) = (before, self.limits()) else { return };
         if after.rate < before.rate || after.window < before.window {
             if self.cuts.len() == 10_000 {

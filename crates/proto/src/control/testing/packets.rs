@@ -6,7 +6,7 @@ use crate::micro::events::ReceiverCounters;
 
 /// A batch in flight.
 #[derive(Debug)]
-pub(super) struct Flying {
+pub(super) struct SentRun {
     pub(super) last_pn: u64,
     /// Packets that arrive, and those of them that are marked.
     pub(super) arriving: u64,

@@ -3,7 +3,7 @@
 use haul_base::{Span, Time};
 
 use super::Harness;
-use super::packets::{Flying, Report};
+use super::packets::{Report, SentRun};
 
 impl Harness {
     /// Returns when arriving packets are read, and how many the socket drops.
@@ -24,8 +24,10 @@ impl Harness {
             // A receiver without a processor sends no report.
             return;
         }
-        while let Some(flying) = self.flying.pop_front_if(|flying| flying.read <= self.now) {
-            self.receive(flying);
+        while let Some(in_flight_runs) =
+            self.in_flight_runs.pop_front_if(|in_flight_runs| in_flight_runs.read <= self.now)
+        {
+            self.receive(in_flight_runs);
         }
         let receiving = &mut self.receiving;
         let Some(newest) = receiving.newest.filter(|_| receiving.acked > 0 || !receiving.lost.is_empty())
@@ -47,23 +49,28 @@ impl Harness {
         });
     }
 
-    fn receive(&mut self, flying: Flying) {
+    fn receive(&mut self, in_flight_runs: SentRun) {
         let (receiving, datagram) = (&mut self.receiving, self.path.datagram);
         receiving.total.socket_drops =
-            receiving.total.socket_drops.wrapping_add(flying.dropped_by_socket as u32);
-        receiving.silent.extend(flying.lost);
-        if flying.arriving == 0 {
+            receiving.total.socket_drops.wrapping_add(in_flight_runs.dropped_by_socket as u32);
+        receiving.silent.extend(in_flight_runs.lost);
+        if in_flight_runs.arriving == 0 {
             return;
         }
-        receiving.total.packets += flying.arriving;
+        receiving.total.packets += in_flight_runs.arriving;
         receiving.total.buffers = receiving.total.buffers.wrapping_add(1);
-        receiving.total.ecn_ce = receiving.total.ecn_ce.wrapping_add(flying.marked as u32);
-        let delay = flying.read.since(flying.arrives);
+        receiving.total.ecn_ce = receiving.total.ecn_ce.wrapping_add(in_flight_runs.marked as u32);
+        let delay = in_flight_runs.read.since(in_flight_runs.arrives);
         receiving.total.read_delay_us = delay.as_micros() as u32;
-        receiving.bytes += flying.arriving * datagram;
-        receiving.acked += flying.arriving;
+        receiving.bytes += in_flight_runs.arriving * datagram;
+        receiving.acked += in_flight_runs.arriving;
         receiving.lost.append(&mut receiving.silent);
-        receiving.newest = Some((flying.last_pn, flying.sent_at, flying.arrives, flying.read));
-        self.sums.bytes += flying.arriving * datagram;
+        receiving.newest = Some((
+            in_flight_runs.last_pn,
+            in_flight_runs.sent_at,
+            in_flight_runs.arrives,
+            in_flight_runs.read,
+        ));
+        self.sums.bytes += in_flight_runs.arriving * datagram;
     }
 }

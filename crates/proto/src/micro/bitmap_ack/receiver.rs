@@ -22,7 +22,7 @@ use crate::micro::stats::BitmapAckStats;
 struct Bindings {
     received: SharedValue<ReceivedBitmap>,
     report: Event<OutgoingReport>,
-    soon: Event<()>,
+    report_soon: Event<()>,
     part: Event<PartArrived>,
     host: Event<HostSample>,
 }
@@ -95,7 +95,7 @@ impl Receiver {
         self.bindings = Some(Bindings {
             received: declaration.shared(ReceivedBitmap::new),
             report: declaration.event(REPORT),
-            soon: declaration.event(REPORT_SOON),
+            report_soon: declaration.event(REPORT_SOON),
             part: declaration.event(PART_ARRIVED),
             host: declaration.event(HOST_SAMPLE),
         });
@@ -104,7 +104,7 @@ impl Receiver {
     pub(super) fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.sequence = Some(resolution.attribute(SEQUENCE));
         let bindings = self.bindings();
-        resolution.on_event(bindings.soon, Order::NORMAL);
+        resolution.on_event(bindings.report_soon, Order::NORMAL);
         resolution.on_event(bindings.part, Order::NORMAL);
         resolution.on_event(bindings.host, Order::NORMAL);
     }
@@ -181,7 +181,7 @@ impl Receiver {
 
     pub(super) fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         let bindings = self.bindings();
-        if bindings.soon.is(event) {
+        if bindings.report_soon.is(event) {
             self.report.report_early();
         } else if let Some(part) = bindings.part.of(event, argument) {
             self.packets += 1;

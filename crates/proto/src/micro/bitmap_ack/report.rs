@@ -313,10 +313,10 @@ fn write_part(
         return Ok(());
     };
     let number = part.segment as u32;
-    let solid = segment.first_incomplete_word();
-    if part.from < solid {
-        writer.push_received(number, 0, solid)?;
-        part.from = solid;
+    let complete_words = segment.first_incomplete_word();
+    if part.from < complete_words {
+        writer.push_received(number, 0, complete_words)?;
+        part.from = complete_words;
     }
     let is_earlier = part.segment < received.highest() / SEGMENT_PACKETS;
     let end =

@@ -3,7 +3,7 @@
 
 use haul_base::{Span, Time};
 
-use crate::one_way::OneWay;
+use crate::one_way::OneWayDelay;
 
 /// Maximum interval.
 pub(super) const LONGEST: Span = Span::from_secs(1);
@@ -20,7 +20,7 @@ const HEADROOM: u64 = 2;
 /// Number of reports that show whether the queue did drain, once it had the time. Jitter of seconds that
 /// keeps the order looks like a queue, but fewer reports do not shorten it. (If the delay grows, the path
 /// carries even fewer.)
-const TRIED: u32 = 8;
+const MAX_TRIALS: u32 = 8;
 /// If it did not, service times are ignored for this multiple of the time that the trial took. A choice.
 const IGNORED_TRIALS: u64 = 10;
 /// After this time without a queued report the interval shrinks by the factor [`SHRINK`].
@@ -63,7 +63,7 @@ pub(super) struct Queueing {
 /// State of the reverse path's queue.
 #[derive(Debug, Default)]
 pub(super) struct ReversePath {
-    delay: OneWay,
+    delay: OneWayDelay,
     busy: Option<BusyPeriod>,
 }
 
@@ -175,12 +175,12 @@ impl Sustainable {
         trial.reports += 1;
         trial.queued += u32::from(seen.has_queued);
         trial.min_excess = trial.min_excess.min(seen.excess);
-        if trial.reports < TRIED {
+        if trial.reports < MAX_TRIALS {
             return;
         }
         let Trial { began, before, queued, min_excess, excess, .. } = *trial;
         self.trial = None;
-        if queued * 2 > TRIED && min_excess <= excess {
+        if queued * 2 > MAX_TRIALS && min_excess <= excess {
             self.interval = before;
             self.ignored_until = now + now.since(began) * IGNORED_TRIALS;
         }

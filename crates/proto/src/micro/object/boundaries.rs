@@ -66,25 +66,25 @@ impl Boundaries {
     pub(super) fn join(&mut self, row: Row) -> Result<(), Mismatch> {
         let Row { segments, offsets } = row;
         match self.next.take() {
-            Some((next, at)) if next == segments.start => meet(next, at, offsets.start)?,
+            Some((next, at)) if next == segments.start => check_equal(next, at, offsets.start)?,
             next => {
                 if let Some((next, at)) = next {
-                    self.note(next, at)?;
+                    self.record(next, at)?;
                 }
-                self.note(segments.start, offsets.start)?;
+                self.record(segments.start, offsets.start)?;
             }
         }
         if let Some(known) = self.open.remove(&segments.end) {
-            return meet(segments.end, known, offsets.end);
+            return check_equal(segments.end, known, offsets.end);
         }
         self.next = Some((segments.end, offsets.end));
         Ok(())
     }
 
     /// Records one side of a boundary, and closes it if the other side is known.
-    fn note(&mut self, seq: u64, offset: u64) -> Result<(), Mismatch> {
+    fn record(&mut self, seq: u64, offset: u64) -> Result<(), Mismatch> {
         if let Some(known) = self.open.remove(&seq) {
-            return meet(seq, known, offset);
+            return check_equal(seq, known, offset);
         }
         self.open.insert(seq, offset);
         Ok(())
@@ -94,11 +94,11 @@ impl Boundaries {
     pub(super) fn ends_at(&self, last: u64, len: u64) -> Result<(), Mismatch> {
         let end = self.next.filter(|&(next, _)| next == last + 1).map(|(_, at)| at);
         let end = end.or_else(|| self.open.get(&(last + 1)).copied());
-        end.map_or(Ok(()), |at| meet(last + 1, at, len))
+        end.map_or(Ok(()), |at| check_equal(last + 1, at, len))
     }
 }
 
-fn meet(seq: u64, one: u64, other: u64) -> Result<(), Mismatch> {
+fn check_equal(seq: u64, one: u64, other: u64) -> Result<(), Mismatch> {
     if one == other { Ok(()) } else { Err(Mismatch { seq, offsets: [one, other] }) }
 }
 

@@ -30,7 +30,7 @@ struct Bindings {
     offset: Attribute<U48>,
     received: SharedValue<ReceivedBitmap>,
     report: Event<OutgoingReport>,
-    soon: Event<()>,
+    report_soon: Event<()>,
     part: Event<PartArrived>,
 }
 
@@ -104,7 +104,7 @@ impl ObjectReceiver {
             offset,
             received: declaration.shared(ReceivedBitmap::new),
             report: declaration.event(REPORT),
-            soon: declaration.event(REPORT_SOON),
+            report_soon: declaration.event(REPORT_SOON),
             part: declaration.event(PART_ARRIVED),
         });
     }
@@ -292,7 +292,7 @@ impl ObjectReceiver {
                 sink.complete(len);
             }
             context.emit(StackEvent::Complete(len));
-            context.raise(self.bindings().soon, &mut ());
+            context.raise(self.bindings().report_soon, &mut ());
         }
     }
 
@@ -355,7 +355,7 @@ impl ObjectReceiver {
     /// write.
     fn watch_limit(&self, context: &mut Context<'_>) {
         if !self.complete && self.flow_limit(context).saturating_sub(self.limit) >= LIMIT_STEP {
-            context.raise(self.bindings().soon, &mut ());
+            context.raise(self.bindings().report_soon, &mut ());
         }
     }
 

@@ -79,7 +79,7 @@ struct RateControl {
     /// Deadline of the law for which the timer is set.
     deadline: Option<Time>,
     /// Whether the law permitted nothing at its last call.
-    held: bool,
+    is_held: bool,
     /// Kept to reuse its memory.
     losses: LossRuns,
     /// Datagrams that may be sent although the window is full.
@@ -141,7 +141,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         chunk: 0,
         ecn: ecn(config.ecn),
         deadline: None,
-        held: false,
+        is_held: false,
         losses: LossRuns::default(),
         probe_credit: 0,
         app_limited_below: 0,
@@ -439,7 +439,7 @@ impl MicroProtocol for RateControl {
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         if event == BatchEvent::FILL {
             if batch.is_empty() {
-                self.on_nothing(context);
+                self.on_nothing_to_send(context);
             }
         } else if carries_data(batch) {
             self.on_sent(batch, context);

@@ -7,7 +7,7 @@ use haul_base::{HostSample, Rate, Span, Time, Verdict};
 use crate::control::{FeedbackSample, LossRuns};
 use crate::delivery_rate::DeliveryMeter;
 use crate::micro::events::{Newest, PeerReport, ReceiverCounters};
-use crate::one_way::OneWay;
+use crate::one_way::OneWayDelay;
 use crate::rtt::RttEstimator;
 
 /// State of the sender itself.
@@ -33,7 +33,7 @@ const MAX_ABSENCES: usize = 64;
 pub(crate) struct Observer {
     arrival: DeliveryMeter,
     drain: DeliveryMeter,
-    one_way: OneWay,
+    one_way: OneWayDelay,
     counters: ReceiverCounters,
     host: Option<HostSample>,
     largest_acked_pn: u64,

@@ -79,14 +79,14 @@ impl RateControl {
         }
         match self.controller.permit() {
             Permit::Go(limits) => {
-                if std::mem::take(&mut self.held) {
+                if std::mem::take(&mut self.is_held) {
                     // What could not be sent meanwhile is not lateness to make up for.
                     self.pacer.on_idle(now);
                 }
                 Ok(limits.within(self.controller.ceiling()))
             }
             Permit::Pause(until) if until > now && until <= now + MAX_PAUSE => {
-                self.held = true;
+                self.is_held = true;
                 context.resume_at(until);
                 Err(WaitingFor::Pacer)
             }
@@ -123,7 +123,7 @@ impl RateControl {
     }
 
     /// Records that there was nothing to send, for the reason in the clock.
-    pub(super) fn on_nothing(&mut self, context: &mut Context<'_>) {
+    pub(super) fn on_nothing_to_send(&mut self, context: &mut Context<'_>) {
         self.pacer.on_idle(context.now());
         let reason = context.shared(self.bindings().clock).reason();
         if matches!(reason, Some(WaitingFor::Source | WaitingFor::Work | WaitingFor::Receiver)) {

@@ -306,7 +306,7 @@ fn take_in(table: &mut SentPackets, ack: &Acknowledgement) -> Change {
         table.on_statement(statement, &rule, &mut change);
     }
     if let Some(seq) = ack.nothing_from {
-        table.on_nothing_from(seq, &rule, &mut change);
+        table.on_missing_from(seq, &rule, &mut change);
     }
     if ack.loss.is_some() {
         table.settle_expired(&rule, ack.duplicates, &mut change);

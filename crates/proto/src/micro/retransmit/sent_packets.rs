@@ -395,7 +395,7 @@ impl SentPackets {
     }
 
     /// Records that nothing at or above `highest` has arrived.
-    pub(crate) fn on_nothing_from(&mut self, highest: u64, rule: &LossBoundary, change: &mut Change) {
+    pub(crate) fn on_missing_from(&mut self, highest: u64, rule: &LossBoundary, change: &mut Change) {
         for seq in highest.max(self.base * PACKETS)..self.next_seq {
             let Some(record) = self.unacked(seq) else { continue };
             if record.state == PacketState::InFlight && !rule.is_lost(record) {

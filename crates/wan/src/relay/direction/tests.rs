@@ -5,7 +5,7 @@ use haul_sim::{BottleneckSpec, Limit, QueueSpec, StageSpec};
 use proptest::prelude::*;
 
 use super::*;
-use crate::link::Way;
+use crate::link::PathDirection;
 
 /// Capacity of the bottleneck of [`path`].
 fn queue(rtt_ms: u64, mbps: u64) -> Bytes {
@@ -113,7 +113,7 @@ fn packets_beyond_the_mtu_do_not_pass() {
 fn random_losses_follow_the_seed_and_the_direction() {
     let delivered_packets = |seed, way| {
         let spec = path(10, 1_000, 0.01);
-        let direction = Direction::new(&spec, Way::seed(way, seed)).unwrap();
+        let direction = Direction::new(&spec, PathDirection::seed(way, seed)).unwrap();
         let mut bench = Bench { direction, delivered: Vec::new() };
         let mut lost = Vec::new();
         for i in 0..20_000u64 {
@@ -123,12 +123,12 @@ fn random_losses_follow_the_seed_and_the_direction() {
         }
         lost
     };
-    let first = delivered_packets(1, Way::Forth);
+    let first = delivered_packets(1, PathDirection::Forth);
     // 200 expected, standard deviation 14.1; tolerance 5 standard deviations.
     assert!((130..270).contains(&first[19_999]), "{}", first[19_999]);
-    assert_eq!(first, delivered_packets(1, Way::Forth));
-    assert_ne!(first, delivered_packets(2, Way::Forth));
-    assert_ne!(first, delivered_packets(1, Way::Back));
+    assert_eq!(first, delivered_packets(1, PathDirection::Forth));
+    assert_ne!(first, delivered_packets(2, PathDirection::Forth));
+    assert_ne!(first, delivered_packets(1, PathDirection::Back));
 }
 
 #[test]

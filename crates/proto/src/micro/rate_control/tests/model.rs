@@ -30,7 +30,7 @@ fn causes_through_changes(mut pair: Pair) -> Vec<Cause> {
     let mut windows = Vec::new();
     let mut next = |pair: &mut Pair, now| {
         pair.run_until(now, &mut path);
-        windows.extend(std::iter::from_fn(|| DiagnosedWindows::take_of(&mut pair.a)));
+        windows.extend(std::iter::from_fn(|| DiagnosedWindows::take_from(&mut pair.a)));
     };
     pair.exchange(T0, &mut Path::default());
     // Windows are recorded from the first request on.

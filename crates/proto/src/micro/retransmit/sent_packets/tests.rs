@@ -94,7 +94,7 @@ fn a_lost_tail_is_found_from_the_highest_received() {
     out.resent(100, 5_000);
     let rule = LossBoundary { largest_pn: 100, sent_at: 5_000, reordering: Span::from_micros(100) };
     let mut change = Change::default();
-    out.on_nothing_from(91, &rule, &mut change);
+    out.on_missing_from(91, &rule, &mut change);
     assert_eq!(change.lost_packets, 9);
 }
 

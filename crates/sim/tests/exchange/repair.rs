@@ -6,7 +6,7 @@ use haul_proto::presets;
 use haul_sim::{BurstLossSpec, PathSpec, StageSpec};
 use haul_stack::Recipe;
 
-use super::talk::{Exchange, ExchangeNode, Role, compiled};
+use super::exchange::{Exchange, ExchangeNode, Role, compiled};
 
 /// Bytes of a message; one packet with any of the recipes here.
 pub(crate) const MESSAGE: usize = 1_000;
@@ -59,9 +59,9 @@ pub(crate) fn stream(seed: u64, recipe: &Recipe, rtt: Span, loss: &StageSpec, co
     let sent: Vec<_> = (0..u64::from(count)).map(|n| (at(n), vec![n as u8; MESSAGE])).collect();
     let parts = (Role::Sender { readings: sent.into_iter() }, Role::Receiver { received: Vec::new() });
     let path = PathSpec { stages: vec![loss.clone(), StageSpec::Delay(rtt / 2)] };
-    let mut talk = Exchange::new(seed, &compiled(recipe), rtt, &path, parts);
-    talk.run(SPACING * u64::from(count) + Span::from_secs(1), rtt * 20);
-    let (first, second) = (talk.end(talk.first), talk.end(talk.second));
+    let mut exchange = Exchange::new(seed, &compiled(recipe), rtt, &path, parts);
+    exchange.run(SPACING * u64::from(count) + Span::from_secs(1), rtt * 20);
+    let (first, second) = (exchange.end(exchange.first), exchange.end(exchange.second));
     assert_eq!(
         first.stack.stats().data_sent - first.stack.stats().data_resent,
         u64::from(count),

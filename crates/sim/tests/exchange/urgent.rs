@@ -7,7 +7,7 @@ use haul_proto::presets;
 use haul_sim::{Arrival, Node, Outbox, PathSpec, StageSpec, UDP_OVERHEAD, World};
 use haul_stack::{Ends, Recipe, SendOptions, Stack};
 
-use super::talk::{ExchangeNode, Role, compiled, stack};
+use super::exchange::{ExchangeNode, Role, compiled, stack};
 
 /// Bytes of an urgent message.
 const URGENT: usize = 100;
@@ -82,11 +82,11 @@ impl Node for MixedSender {
 pub(crate) fn waits(seed: u64, recipe: &Recipe, bulk: usize, count: u32) -> Vec<Span> {
     let mut world = World::new(seed);
     let path = PathSpec { stages: vec![StageSpec::Delay(DELAY)] };
-    let there = world.add_link("there", &path).expect("a valid path");
+    let forward = world.add_link("there", &path).expect("a valid path");
     let back = world.add_link("back", &path).expect("a valid path");
     let compiled = compiled(recipe);
     let end = |initiator| stack(&Arc::clone(&compiled), initiator, DELAY * 2, Ends::default());
-    let crowd = MixedSender {
+    let bulk_sender = MixedSender {
         stack: end(true),
         due: Some(Time::ZERO + Span::from_millis(500)),
         remaining: count,
@@ -94,10 +94,10 @@ pub(crate) fn waits(seed: u64, recipe: &Recipe, bulk: usize, count: u32) -> Vec<
         rng: Rng::from_seed(seed),
         bulk: vec![2; bulk],
     };
-    let first = world.add_node("first", crowd);
+    let first = world.add_node("first", bulk_sender);
     let second =
         world.add_node("second", ExchangeNode::new(end(false), Role::Receiver { received: Vec::new() }));
-    world.connect_pair("crowd", (first, second), &[there], &[back]).expect("both nodes exist");
+    world.connect_pair("crowd", (first, second), &[forward], &[back]).expect("both nodes exist");
     world.run_until(Time::ZERO + SPACING * (u64::from(count) + 200));
     let sent = &world.node::<MixedSender>(first).expect("a sender").sent;
     let Role::Receiver { received } = &world.node::<ExchangeNode>(second).expect("an end").role else {

@@ -184,13 +184,13 @@ impl Exchange {
         parts: (Role, Role),
     ) -> Self {
         let mut world = World::new(seed);
-        let there = world.add_link("there", path).expect("a valid path");
+        let forward = world.add_link("there", path).expect("a valid path");
         let back = world.add_link("back", path).expect("a valid path");
         let first =
             world.add_node("first", ExchangeNode::new(stack(compiled, true, rtt, Ends::default()), parts.0));
         let second = world
             .add_node("second", ExchangeNode::new(stack(compiled, false, rtt, Ends::default()), parts.1));
-        world.connect_pair("talk", (first, second), &[there], &[back]).expect("both nodes exist");
+        world.connect_pair("talk", (first, second), &[forward], &[back]).expect("both nodes exist");
         Self { world, first, second }
     }
 
@@ -220,9 +220,9 @@ impl Exchange {
 pub(crate) fn round_trips_of(seed: u64, count: u32, rtt: Span, path: &PathSpec) -> Vec<Span> {
     let (round_trips, rng) = (Vec::with_capacity(count as usize), Rng::from_seed(seed));
     let client = Role::Client { remaining: count, pause: rtt * 2, requested: None, round_trips, rng };
-    let mut talk = Exchange::new(seed, &compiled_preset("msg", &[]), rtt, path, (client, Role::Server));
-    talk.run(Span::from_secs(100_000), Span::ZERO);
-    let Role::Client { round_trips, .. } = &talk.end(talk.first).role else {
+    let mut exchange = Exchange::new(seed, &compiled_preset("msg", &[]), rtt, path, (client, Role::Server));
+    exchange.run(Span::from_secs(100_000), Span::ZERO);
+    let Role::Client { round_trips, .. } = &exchange.end(exchange.first).role else {
         unreachable!("the first end is the client")
     };
     assert_eq!(round_trips.len(), count as usize, "a request was not answered");
