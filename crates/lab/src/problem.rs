@@ -56,13 +56,13 @@ impl Problem {
 }
 
 /// Alternatives for users without the emulator's privileges.
-const INSTEAD: &str = "run it as root (sudo), or use `haul demo`, which emulates a path on the loopback and needs \
+const DEMO_HINT: &str = "run it as root (sudo), or use `haul demo`, which emulates a path on the loopback and needs \
                        no privilege";
 
 impl From<WanError> for Problem {
     fn from(error: WanError) -> Self {
         let hint = match error.remedy() {
-            Some(remedy) => format!("{INSTEAD}; or {remedy}"),
+            Some(remedy) => format!("{DEMO_HINT}; or {remedy}"),
             None => String::new(),
         };
         match &error {

@@ -145,16 +145,16 @@ fn one_plan_runs_real_and_simulated_with_comparable_results() {
 fn a_differing_check_fails_only_without_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("turned.toml");
-    let turned = documented().replace("lower =", "middle =").replace("higher =", "lower =");
-    let turned = turned.replace("middle =", "higher =").replace("seeds = 20", "seeds = 2");
+    let inverted = documented().replace("lower =", "middle =").replace("higher =", "lower =");
+    let inverted = inverted.replace("middle =", "higher =").replace("seeds = 20", "seeds = 2");
     let run = |text: &str| {
         fs::write(&plan, text).unwrap();
         lab(&["run", plan.to_str().unwrap(), "--out", dir.path().to_str().unwrap()])
     };
-    let output = run(&turned);
+    let output = run(&inverted);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stdout).contains("differs"), "{}", text(&output.stdout));
-    let explained = turned.replace("[[check]]", "[[check]]\nwhy = \"it was turned around\"");
+    let explained = inverted.replace("[[check]]", "[[check]]\nwhy = \"it was turned around\"");
     let output = run(&explained);
     assert!(output.status.success() && text(&output.stdout).contains("it was turned around"));
 }
@@ -181,21 +181,21 @@ fn a_bound_on_zero_is_an_error() {
 
 #[test]
 fn missing_or_invalid_plans_are_reported_with_a_hint() {
-    let complaint = |args: &[&str]| {
+    let error_output = |args: &[&str]| {
         let output = lab(args);
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
         text(&output.stderr)
     };
-    assert!(complaint(&["run", "warp"]).contains("`haul-lab list`"));
-    assert!(complaint(&["run", "asynch-3", "warp"]).contains("`haul-lab list`"), "before one is run");
-    assert!(complaint(&["run", "nowhere.toml"]).contains("nowhere.toml"));
+    assert!(error_output(&["run", "warp"]).contains("`haul-lab list`"));
+    assert!(error_output(&["run", "asynch-3", "warp"]).contains("`haul-lab list`"), "before one is run");
+    assert!(error_output(&["run", "nowhere.toml"]).contains("nowhere.toml"));
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("broken.toml");
     fs::write(&plan, documented().replace("session.bulk.rtt", "session.bulk.speed")).unwrap();
-    let error = complaint(&["run", plan.to_str().unwrap()]);
+    let error = error_output(&["run", plan.to_str().unwrap()]);
     assert!(error.contains("is not available here") && error.contains("goodput"), "{error}");
     fs::write(&plan, documented().replace("seeds = 20", "seeds = 0")).unwrap();
-    assert!(complaint(&["run", plan.to_str().unwrap()]).contains("nonzero"));
+    assert!(error_output(&["run", plan.to_str().unwrap()]).contains("nonzero"));
 }
 
 const WINDOWS: &str = r#"

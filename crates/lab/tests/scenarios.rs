@@ -18,8 +18,8 @@ fn sim(file: &Path, args: &[&str]) -> Output {
 /// Runs a shipped scenario, which must pass.
 fn passes(name: &str) -> Value {
     let output = sim(&shipped(name), &[]);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name}: {complaint}\n{}", String::from_utf8_lossy(&output.stdout));
+    let error_output = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {error_output}\n{}", String::from_utf8_lossy(&output.stdout));
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["passed"], true);
     for run in json["runs"].as_array().unwrap() {
@@ -97,8 +97,8 @@ fn loads_have_the_costs_of_the_scenario() {
     let host = "[[host]]\nname = \"rx\"\nloads = [{ kind = \"computation\", slowdown = 2.0 }]\n";
     let output = run_text(&format!("{SMALL}{host}"), &[]);
     assert_eq!(output.status.code(), Some(2));
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(complaint.contains("`slowdown` is for loads of the kind `memory`"), "{complaint}");
+    let error_output = String::from_utf8_lossy(&output.stderr);
+    assert!(error_output.contains("`slowdown` is for loads of the kind `memory`"), "{error_output}");
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn a_flow_to_a_process_without_core_arrives_complete() {
     let sender = world.add_node("sender", SessionNode::new(TcpSender::new(config)));
     let receiver =
         world.add_node("receiver", SessionNode::new(TcpReceiver::new(TcpReceiverConfig::default())));
-    let host = world.add_host(host(vec![Load::papers(), Load::system_calls(2)]));
+    let host = world.add_host(host(vec![Load::of_paper(), Load::system_calls(2)]));
     world.place(receiver, host).unwrap();
     let (forward, _) = world.connect_pair("flow", (sender, receiver), &[links.0], &[links.1]).unwrap();
     let done = |world: &World| !world.node::<TcpNode>(sender).unwrap().events().is_empty();

@@ -64,7 +64,7 @@ impl Emulator {
         let clock = Clock::start();
         let log = options.drop_log.map(File::create).transpose().while_doing("cannot make the drop log")?;
         let log = log.map(DropLog::new);
-        let link = |way| link(way, &world, options, (clock, log.clone()));
+        let link = |direction| link(direction, &world, options, (clock, log.clone()));
         let (forth, back) = (link(PathDirection::Forth)?, link(PathDirection::Back)?);
         Ok(Self { forth, back, world, clock })
     }
@@ -92,11 +92,11 @@ impl Emulator {
     /// Changes a stage of one direction. Returns `None` if that direction has failed.
     pub fn change(
         &self,
-        way: PathDirection,
+        direction: PathDirection,
         which: StageRef,
         change: StageChange,
     ) -> Option<Result<(), SpecError>> {
-        let link = match way {
+        let link = match direction {
             PathDirection::Forth => &self.forth,
             PathDirection::Back => &self.back,
         };
@@ -115,16 +115,16 @@ impl Emulator {
 
 /// Starts the thread of one direction.
 fn link(
-    way: PathDirection,
+    direction: PathDirection,
     world: &World,
     options: &EmulatorOptions<'_>,
     (clock, drop_log): (Clock, Option<DropLog>),
 ) -> Result<Link, WanError> {
-    let (name, from, to, spec): (_, &Side, &Side, _) = match way {
+    let (name, from, to, spec): (_, &Side, &Side, _) = match direction {
         PathDirection::Forth => ("wan-forth", &world.a, &world.b, options.forth),
         PathDirection::Back => ("wan-back", &world.b, &world.a, options.back),
     };
-    let seed = way.seed(options.seed);
+    let seed = direction.seed(options.seed);
     let options = LinkOptions {
         name: name.to_owned(),
         input: Arc::clone(&from.tun),
@@ -134,7 +134,7 @@ fn link(
         seed: seed ^ DAMAGE,
         granularity: rate_of(spec).bytes_in(MAX_GRANULARITY),
         cpu: options.cpu,
-        drop_log: drop_log.map(|log| log.of(way)),
+        drop_log: drop_log.map(|log| log.of(direction)),
     };
     Link::start(options).while_doing("cannot start the path")
 }

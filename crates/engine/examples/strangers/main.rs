@@ -82,7 +82,7 @@ fn run(load: &Load) {
     let (counts, config, started) = (Counts::default(), stranger::config(), Instant::now());
     std::thread::scope(|scope| {
         for _ in 0..load.threads {
-            scope.spawn(|| come(load, &counts, &config, started));
+            scope.spawn(|| connect_clients(load, &counts, &config, started));
         }
     });
     let seconds = started.elapsed().as_secs_f64();
@@ -98,7 +98,7 @@ fn run(load: &Load) {
 }
 
 /// One thread's part of the load.
-fn come(load: &Load, counts: &Counts, config: &Arc<ClientConfig>, started: Instant) {
+fn connect_clients(load: &Load, counts: &Counts, config: &Arc<ClientConfig>, started: Instant) {
     let each = Duration::from_secs_f64(load.threads as f64 / load.rate as f64);
     let (mut next, mut held) = (started, VecDeque::<(Instant, TcpStream)>::new());
     while started.elapsed() < Duration::from_secs(load.seconds) {

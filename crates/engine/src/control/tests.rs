@@ -38,14 +38,14 @@ fn messages_arrive_in_order_both_ways() {
 #[test]
 fn many_large_messages_pass_both_ways_at_once_with_little_memory() {
     let [a, b] = channels(Timing::default());
-    let pour =
+    let write_all_to =
         |to: Control| std::thread::spawn(move || (0..60).for_each(|_| to.send(text(900_000)).unwrap()));
     let drain = |from: Control| {
         std::thread::spawn(move || {
             (0..60).for_each(|_| assert_eq!(from.recv(TIMEOUT).unwrap(), text(900_000)));
         })
     };
-    let threads = [pour(a.clone()), pour(b.clone()), drain(a), drain(b)];
+    let threads = [write_all_to(a.clone()), write_all_to(b.clone()), drain(a), drain(b)];
     for thread in threads {
         thread.join().unwrap();
     }

@@ -367,9 +367,12 @@ mod tests {
         let case = TcpCase::single(Law::Reno, 100, 50, 0.01, 25, Span::from_secs(1));
         // 50 ms at 100 Mbit/s are 625,000 bytes.
         let limit = QueueSpec::TailDrop(Limit::Bytes(Bytes(156_250)));
-        let (there, back) = case.paths();
-        assert_eq!(there.stages[0], StageSpec::Bottleneck(BottleneckSpec { rate: case.rate, queue: limit }));
-        assert_eq!(there.stages.len(), 3);
+        let (forward, back) = case.paths();
+        assert_eq!(
+            forward.stages[0],
+            StageSpec::Bottleneck(BottleneckSpec { rate: case.rate, queue: limit })
+        );
+        assert_eq!(forward.stages.len(), 3);
         assert_eq!(back.stages, [StageSpec::Delay(Span::from_millis(25))]);
     }
 

@@ -132,11 +132,11 @@ mod tests {
     #[test]
     fn sock_diag_reports_a_loopback_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut forward = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut here, _) = listener.accept().unwrap();
-        there.write_all(&vec![7; 100_000]).unwrap();
+        forward.write_all(&vec![7; 100_000]).unwrap();
         here.read_exact(&mut vec![0; 100_000]).unwrap();
-        let port = there.local_addr().unwrap().port();
+        let port = forward.local_addr().unwrap().port();
         let info = match connections() {
             Ok(all) => all.into_iter().find(|info| info.port == port).unwrap(),
             Err(error) => return println!("SKIPPED: this kernel does not answer sock_diag: {error}"),

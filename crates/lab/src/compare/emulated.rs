@@ -33,9 +33,9 @@ impl Emulator {
     /// # Errors
     /// If the path cannot be created, or an end fails.
     pub(super) fn tcp(&self, case: &TcpCase, seed: u64) -> Result<Series, Problem> {
-        let (there, back) = case.paths();
+        let (forward, back) = case.paths();
         let source = Task::TcpSource { laws: case.laws.clone(), time_ms: case.time.as_micros() / 1_000 };
-        let plan = PathFile { forth: &there, back: &back };
+        let plan = PathFile { forth: &forward, back: &back };
         let output = self.run(&self.0.directory()?, &plan, seed, &Task::TcpSink, &source)?;
         let mut series: Series = parsed(&output.printed)?;
         // The kernel includes the SYN in the delivered segments.

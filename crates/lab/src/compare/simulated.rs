@@ -32,9 +32,9 @@ fn control(law: Law, seed: u64) -> ControlKind {
 /// round trip: real flows never send at the same nanosecond, and simulated ones that do alternate for ever.
 pub(super) fn tcp(case: &TcpCase, seed: u64) -> Result<Series, Problem> {
     let mut world = World::new(seed);
-    let (there, back) = case.paths();
+    let (forward, back) = case.paths();
     // As in the emulator: equal seeds drop the same packets, counted from the first.
-    let there = world.add_path("there", Path::new(&there, seed).map_err(wrong)?);
+    let forward = world.add_path("there", Path::new(&forward, seed).map_err(wrong)?);
     let back = world.add_link("back", &back).map_err(wrong)?;
     let mut senders = Vec::new();
     for (index, law) in case.laws.iter().enumerate() {
@@ -44,7 +44,7 @@ pub(super) fn tcp(case: &TcpCase, seed: u64) -> Result<Series, Problem> {
             let mut rng = Rng::from_seed(world.seed_for(1_000 + index as u64));
             start += Span::from_nanos(rng.below(case.rtt.as_nanos().max(1)));
         }
-        senders.push(flow(&mut world, control, start, (there, back))?);
+        senders.push(flow(&mut world, control, start, (forward, back))?);
     }
     let mut series = Series { flows: vec![Vec::new(); senders.len()] };
     let mut now = Time::ZERO;
@@ -64,14 +64,14 @@ fn flow(
     world: &mut World,
     control: ControlKind,
     start: Time,
-    (there, back): (LinkId, LinkId),
+    (forward, back): (LinkId, LinkId),
 ) -> Result<NodeId, Problem> {
     let sender = TcpSender::new(TcpSenderConfig::endless(control));
     let sender = world.add_node("sender", ClockedNode::new(start, SessionNode::new(sender)));
     let progress = |machine: &TcpReceiver| Some(machine.in_order() * u64::from(MSS));
     let receiver = SessionNode::new(TcpReceiver::new(TcpReceiverConfig::default())).with_progress(progress);
     let receiver = world.add_node("receiver", receiver);
-    world.connect("data", (sender, PORT), (receiver, PORT), &[there]).map_err(wrong)?;
+    world.connect("data", (sender, PORT), (receiver, PORT), &[forward]).map_err(wrong)?;
     world.connect("acks", (receiver, PORT), (sender, PORT), &[back]).map_err(wrong)?;
     Ok(sender)
 }

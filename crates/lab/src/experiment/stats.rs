@@ -150,8 +150,8 @@ mod tests {
     fn rank_correlation_ignores_the_shape_and_ties_share_a_rank() {
         let pairs: Vec<(f64, f64)> = (0..50).map(|n| (f64::from(n), f64::from(n).exp2())).collect();
         assert_eq!(rank_correlation(&pairs), Some(1.0));
-        let turned: Vec<(f64, f64)> = pairs.iter().map(|(x, y)| (*x, -y)).collect();
-        assert_eq!(rank_correlation(&turned), Some(-1.0));
+        let inverted: Vec<(f64, f64)> = pairs.iter().map(|(x, y)| (*x, -y)).collect();
+        assert_eq!(rank_correlation(&inverted), Some(-1.0));
         assert_eq!(ranks(&[5.0, 1.0, 5.0, 9.0]), [1.5, 0.0, 1.5, 3.0]);
         assert_eq!(rank_correlation(&[(1.0, 1.0), (1.0, 2.0)]), None);
     }
@@ -172,8 +172,8 @@ mod tests {
         assert_eq!(kendall(&[(1.0, 10.0), (2.0, 20.0), (3.0, 30.0), (4.0, 40.0)], 0.0), Some(1.0));
         assert_eq!(kendall(&[(1.0, 9.0), (2.0, 8.0), (3.0, 7.0)], 0.0), Some(-1.0));
         // One of ten pairs is reversed.
-        let turned = [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0), (5.0, 5.0)];
-        assert!(near(kendall(&turned, 0.0).unwrap(), 0.8, 1e-12));
+        let inverted = [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0), (5.0, 5.0)];
+        assert!(near(kendall(&inverted, 0.0).unwrap(), 0.8, 1e-12));
         assert_eq!(kendall(&[(1.0, 1.0), (1.0, 2.0)], 0.0), None);
         // Values within 2 % are unordered: one of three pairs is tied on the left.
         let close = [(100.0, 2.0), (99.0, 3.0), (50.0, 1.0)];

@@ -22,7 +22,7 @@ use super::discriminate::Watched;
 use super::ends::{Application, Bin, ClockedNode, Source, UNWRITTEN, link, node};
 use super::locate::Fault;
 use super::scenario::{SessionEnd, SessionEntry, TcpEntry, TcpLaw, TrafficEntry, Way};
-use super::site::{PORT, Site, recipe_of, ways};
+use super::site::{PORT, Site, directions_of, recipe_of};
 
 /// A transfer in a world.
 #[derive(Debug)]
@@ -407,7 +407,7 @@ fn connect_ends(
 /// Adds both machines of a transfer to the world and connects them.
 pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntry) -> Result<Session, Fault> {
     let route = site.route(&entry.path.0, "session", index)?;
-    let paths = ways(&route);
+    let paths = directions_of(&route);
     let rtt = route.iter().fold(Span::ZERO, |sum, link| sum + link.delay).max(Span::from_micros(10));
     let damages = route.iter().any(|link| link.damages);
     let len = check_fields(index, entry)?;
@@ -433,7 +433,7 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
 /// Adds a traffic source and its destination to the world.
 pub(super) fn add_traffic(site: &mut Site<'_>, index: usize, entry: &TrafficEntry) -> Result<Traffic, Fault> {
     let fault = |key: &str, message: &str| Fault::of("traffic", index, key, message);
-    let (forward, toward_senders) = ways(&site.route(&entry.path.0, "traffic", index)?);
+    let (forward, toward_senders) = directions_of(&site.route(&entry.path.0, "traffic", index)?);
     let (there, back) = match entry.direction {
         Way::Forward => (forward, toward_senders),
         Way::Back => (toward_senders, forward),

@@ -113,7 +113,7 @@ fn forwarding(entry: &LoadEntry, processes: u32) -> Result<Load, String> {
 }
 
 fn generator(entry: &LoadEntry) -> Result<Load, String> {
-    let usual = Load::papers();
+    let usual = Load::of_paper();
     let Load::Generator { most, run, pause, inherited } = usual else { return Ok(usual) };
     let bounds =
         |bounds: Option<[Text<Span>; 2]>, usual| bounds.map_or(usual, |[least, most]| (least.0, most.0));

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::ends::{ClockedNode, keys, node};
 use super::locate::Fault;
 use super::scenario::ServiceEntry;
-use super::site::{PORT, Site, recipe_of, ways};
+use super::site::{PORT, Site, directions_of, recipe_of};
 
 /// Bytes that a sender keeps queued when it sends as fast as the stack permits.
 const AHEAD: usize = 128 << 10;
@@ -218,7 +218,7 @@ impl Service {
 pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntry) -> Result<Service, Fault> {
     let fault = |key: &str, message: String| Fault::of("service", index, key, message);
     let route = site.route(&entry.path.0, "service", index)?;
-    let (there, back) = ways(&route);
+    let (there, back) = directions_of(&route);
     let initial_rtt = route.iter().fold(Span::ZERO, |sum, link| sum + link.delay).max(Span::from_micros(10));
     let damages = route.iter().any(|link| link.damages);
     let size = usize::try_from(entry.message.0.0).unwrap_or(usize::MAX);

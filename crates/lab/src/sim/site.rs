@@ -95,6 +95,6 @@ pub(super) fn recipe_of(
 pub(super) const PORT: PathId = PathId(0);
 
 /// Returns the links of a route towards the receivers, and of the way back in reverse order.
-pub(super) fn ways(route: &[&Duplex]) -> (Vec<LinkId>, Vec<LinkId>) {
+pub(super) fn directions_of(route: &[&Duplex]) -> (Vec<LinkId>, Vec<LinkId>) {
     (route.iter().map(|l| l.forward).collect(), route.iter().rev().map(|l| l.back).collect())
 }

@@ -84,7 +84,7 @@ fn set_in_value(inner: &mut Value, name: &str, rest: &[&str], value: &Value) -> 
     match inner {
         Value::Table(table) => set_in_table(table, rest, value),
         Value::Array(list) => {
-            let Some((entry, deeper)) = rest.split_first() else { return Ok(()) };
+            let Some((entry, nested)) = rest.split_first() else { return Ok(()) };
             let names: Vec<String> = (0..list.len()).map(|index| name_of(list, index)).collect();
             let found = entry.parse::<usize>().ok().filter(|index| *index < list.len());
             let found = found.or_else(|| names.iter().position(|name| name == entry));
@@ -97,14 +97,14 @@ fn set_in_value(inner: &mut Value, name: &str, rest: &[&str], value: &Value) -> 
             match (kind, &mut list[index]) {
                 (Some(kind), Value::Table(stage)) => {
                     let path: Vec<&str> =
-                        std::iter::once(kind.as_str()).chain(deeper.iter().copied()).collect();
+                        std::iter::once(kind.as_str()).chain(nested.iter().copied()).collect();
                     set_in_table(stage, &path, value)
                 }
-                (_, slot) if deeper.is_empty() => {
+                (_, slot) if nested.is_empty() => {
                     *slot = value.clone();
                     Ok(())
                 }
-                (_, slot) => set_in_value(slot, entry, deeper, value),
+                (_, slot) => set_in_value(slot, entry, nested, value),
             }
         }
         _ => Err(format!("`{name}` is a plain value and has no parts")),

@@ -29,7 +29,7 @@ pub(super) enum Setting {
 pub(crate) struct Change {
     text: String,
     pub(super) setting: Setting,
-    pub(super) ways: &'static [PathDirection],
+    pub(super) directions: &'static [PathDirection],
 }
 
 /// A change, and its time since the start.
@@ -48,7 +48,7 @@ impl FromStr for Change {
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, for example loss=1%")?;
         let (key, value) = (key.trim(), value.trim());
-        let (name, ways): (&str, &[PathDirection]) =
+        let (name, directions): (&str, &[PathDirection]) =
             match (key.strip_suffix("-back"), key.strip_suffix("-forth")) {
                 (Some(name), _) => (name, &[PathDirection::Back]),
                 (_, Some(name)) => (name, &[PathDirection::Forth]),
@@ -74,7 +74,7 @@ impl FromStr for Change {
                 ));
             }
         };
-        Ok(Self { text: text.to_owned(), setting, ways })
+        Ok(Self { text: text.to_owned(), setting, directions })
     }
 }
 
@@ -102,9 +102,9 @@ mod tests {
     #[test]
     fn changes_name_their_direction() {
         let change: Change = "loss=1%".parse().unwrap();
-        assert_eq!(change.ways, [PathDirection::Forth, PathDirection::Back]);
-        assert_eq!("loss-back=1%".parse::<Change>().unwrap().ways, [PathDirection::Back]);
-        assert_eq!("rate-forth=1Mbit".parse::<Change>().unwrap().ways, [PathDirection::Forth]);
+        assert_eq!(change.directions, [PathDirection::Forth, PathDirection::Back]);
+        assert_eq!("loss-back=1%".parse::<Change>().unwrap().directions, [PathDirection::Back]);
+        assert_eq!("rate-forth=1Mbit".parse::<Change>().unwrap().directions, [PathDirection::Forth]);
     }
 
     #[test]

@@ -283,7 +283,7 @@ impl Present {
     /// Records a change, and returns the stages that have to change for it.
     pub(crate) fn apply(&mut self, change: &Change) -> Vec<Step> {
         let mut steps = Vec::new();
-        for way in change.ways {
+        for way in change.directions {
             let direction = match way {
                 PathDirection::Forth => &mut self.forth,
                 PathDirection::Back => &mut self.back,

@@ -128,12 +128,12 @@ mod tests {
         let measured = run.measure(Span::from_secs(60));
         assert!(measured.goodput > Rate::from_mbps(47), "{measured:?}");
         assert!(measured.loss_rate() < 0.03, "{measured:?}");
-        assert!(run.cuts.len() > 3, "{:?}", run.cuts);
+        assert!(run.reductions.len() > 3, "{:?}", run.reductions);
         // Each fall is to the receiver's drain rate.
         assert!(
-            run.cuts.iter().all(|cut| (49e6..51e6).contains(&(cut.after.rate.as_bps() as f64))),
+            run.reductions.iter().all(|cut| (49e6..51e6).contains(&(cut.after.rate.as_bps() as f64))),
             "{:?}",
-            run.cuts
+            run.reductions
         );
     }
 

@@ -347,7 +347,7 @@ mod tests {
         let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(40), 1.0);
         let mut run = Harness::new(built("cubic", &[], Rate::from_mbps(1_000)), path);
         run.run_for(Span::from_secs(30));
-        run.cuts.clear();
+        run.reductions.clear();
         let steady = run.measure(Span::from_secs(120));
         assert!(steady.goodput > Rate::from_mbps(98), "{steady:?}");
         // Only the last 10,000 cuts are kept, including those of pacing.

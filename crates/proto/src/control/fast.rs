@@ -163,7 +163,7 @@ mod tests {
     fn losses_halve_the_window() {
         let mut run = Harness::new(built("fast", &[], Rate::from_mbps(1_000_000)), PathModel::lossy(100_000));
         run.run_for(Span::from_secs(60));
-        run.cuts.clear();
+        run.reductions.clear();
         run.run_for(Span::from_secs(60));
         assert!(!run.window_cuts().is_empty());
         run.window_cuts().iter().for_each(|cut| assert_near(cut.window_factor().unwrap(), 0.5, 1e-3));

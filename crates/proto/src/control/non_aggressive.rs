@@ -251,10 +251,10 @@ mod tests {
         let measured = run.measure(Span::from_secs(150));
         assert!(measured.goodput > Rate::from_mbps(88), "{measured:?}");
         assert!(measured.loss_rate() < 0.005, "{measured:?}");
-        let falls = run.cuts.len();
+        let decreases = run.reductions.len();
         run.measure(Span::from_secs(170));
         // 100 chunks, and one try per 16 of them.
-        assert!(run.cuts.len() - falls <= 10, "{} falls", run.cuts.len() - falls);
+        assert!(run.reductions.len() - decreases <= 10, "{} falls", run.reductions.len() - decreases);
         // The same with a receiver that reads at 93 Mbit/s.
         let path =
             PathModel { drain: Some(Rate::from_mbps(93)), capacity: PATH, socket_buffer: 100_000, ..path };

@@ -65,7 +65,7 @@ mod tests {
             let expected = (1.5 * n as f64).sqrt();
             let mut run = Harness::new(built("reno", &[], UNBOUNDED), PathModel::lossy(n));
             run.run_for(Span::from_secs_f64(expected * 2.0));
-            run.cuts.clear();
+            run.reductions.clear();
             let steady = run.measure(Span::from_secs_f64(expected * 2.0));
             assert_near(steady.mean_window.unwrap(), expected, 0.05);
             assert!(run.window_cuts().len() > 5, "{:?}", run.window_cuts().len());

@@ -79,7 +79,7 @@ mod tests {
         for n in [1_000, 10_000, 100_000] {
             let mut run = Harness::new(built("scalable", &[], UNBOUNDED), PathModel::lossy(n));
             run.run_for(Span::from_secs(60));
-            run.cuts.clear();
+            run.reductions.clear();
             let steady = run.measure(Span::from_secs(60));
             let expected = 0.01 / 0.125 * n as f64;
             assert_near(steady.mean_window.unwrap(), expected * 0.125 / -(0.875f64.ln()), 0.05);
@@ -95,9 +95,13 @@ mod tests {
     fn below_the_legacy_window_it_behaves_like_reno() {
         let mut run = Harness::new(built("scalable", &[], UNBOUNDED), PathModel::lossy(20));
         run.run_for(Span::from_secs(30));
-        run.cuts.clear();
+        run.reductions.clear();
         run.run_for(Span::from_secs(30));
         assert!(!run.window_cuts().is_empty());
-        assert!(run.window_cuts().iter().all(|cut| cut.window_factor().unwrap() < 0.55), "{:?}", run.cuts);
+        assert!(
+            run.window_cuts().iter().all(|cut| cut.window_factor().unwrap() < 0.55),
+            "{:?}",
+            run.reductions
+        );
     }
 }

@@ -358,7 +358,7 @@ impl RateController for Udt {
 mod tests {
     use super::super::LossRuns;
     use super::super::testing::{
-        Cut, Harness, PathModel, assert_near, built, feedback, lost_packet, measure_together,
+        Harness, PathModel, Reduction, assert_near, built, feedback, lost_packet, measure_together,
     };
     use super::*;
 
@@ -421,7 +421,7 @@ mod tests {
             let found = steady.mean_rate.bytes_in(SYN) as f64 / 1_472.0;
             assert_near(found, highest * 17.0 / 18.0, 0.05);
             // In the others only the window fell.
-            let falls = run.cuts.iter().map(Cut::rate_factor).filter(|factor| *factor < 1.0);
+            let falls = run.reductions.iter().map(Reduction::rate_factor).filter(|factor| *factor < 1.0);
             for factor in falls {
                 assert_near(factor, 8.0 / 9.0, 1e-6);
             }

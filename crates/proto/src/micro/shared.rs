@@ -331,7 +331,7 @@ mod tests {
     fn a_wait_ends_with_its_event_and_not_when_the_thread_runs() {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
         let on_received = |clock: &mut Clock, now, at| {
-            clock.on_received(now, at - Span::from_millis(5), Span::from_millis(5))
+            clock.on_received(now, at - Span::from_millis(5), Span::from_millis(5));
         };
         let times = |reason, ready: &dyn Fn(&mut Clock, Time, Time)| {
             let mut clock = Clock::default();

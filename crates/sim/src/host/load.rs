@@ -56,7 +56,7 @@ pub enum Load {
         run: (Span, Span),
         /// Minimum and maximum pause.
         pause: (Span, Span),
-        /// Sleep average with which its processes start on the O(1) scheduler: see [`Load::papers`].
+        /// Sleep average with which its processes start on the O(1) scheduler: see [`Load::of_paper`].
         inherited: Span,
     },
     /// The receivers on this core are stopped, as by `SIGSTOP`; their sockets continue to fill.
@@ -74,7 +74,7 @@ impl Load {
     /// On the O(1) scheduler a child inherits most of its parent's sleep average (`wake_up_new_task`). A
     /// parent that slept long has 799 ms (`INTERACTIVE_SLEEP`), bonus 7; `7 * CHILD_PENALTY / 100` is 6, that
     /// is 600 ms.
-    pub const fn papers() -> Self {
+    pub const fn of_paper() -> Self {
         Self::Generator {
             most: 7,
             run: (Span::from_secs(1), Span::from_secs(7)),

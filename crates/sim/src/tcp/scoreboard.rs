@@ -205,13 +205,13 @@ impl Scoreboard {
                 break;
             }
             self.order.pop_front();
-            lost += u64::from(self.lose(transmission, segment));
+            lost += u64::from(self.mark_lost(transmission, segment));
         }
         lost
     }
 
     /// Marks the segment as lost if this was its last transmission and it has not arrived.
-    fn lose(&mut self, transmission: u64, segment: u64) -> bool {
+    fn mark_lost(&mut self, transmission: u64, segment: u64) -> bool {
         let Some(index) = segment.checked_sub(self.base) else { return false };
         let Some(record) = self.segments.get_mut(index as usize) else { return false };
         if record.state != SegmentState::InFlight || record.transmission != transmission {
@@ -227,7 +227,7 @@ impl Scoreboard {
     pub(super) fn lose_all(&mut self) -> u64 {
         let before = self.in_flight;
         while let Some((transmission, segment)) = self.order.pop_front() {
-            self.lose(transmission, segment);
+            self.mark_lost(transmission, segment);
         }
         before - self.in_flight
     }

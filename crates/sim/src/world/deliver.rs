@@ -145,7 +145,7 @@ impl World {
                 self.deliver(node, &mut Arrival { batch, packets: each as u32, wire_bytes });
             }
         }
-        self.transit_buffers.give_back(parcel, borrowed);
+        self.transit_buffers.return_buffer(parcel, borrowed);
         self.transit_buffers.finish(parcel);
     }
 

@@ -34,7 +34,7 @@ impl EventQueue {
             (Some(place), Some(at)) => {
                 self.actors[actor as usize].key = (at, self.number());
                 let place = self.up(place as usize);
-                self.down(place);
+                self.sift_down(place);
             }
             (None, Some(at)) => {
                 let place = self.heap.len();
@@ -66,7 +66,7 @@ impl EventQueue {
         if place < self.heap.len() {
             self.record_place(place);
             let place = self.up(place);
-            self.down(place);
+            self.sift_down(place);
         }
     }
 
@@ -88,7 +88,7 @@ impl EventQueue {
         place
     }
 
-    fn down(&mut self, mut place: usize) {
+    fn sift_down(&mut self, mut place: usize) {
         loop {
             let children = [2 * place + 1, 2 * place + 2].into_iter().filter(|&c| c < self.heap.len());
             let Some(least) = children.min_by_key(|&c| self.key(self.heap[c])) else {

@@ -75,7 +75,7 @@ fn growth(before: &mut Vec<u64>, index: usize, total: u64) -> u64 {
 }
 
 /// Appends to the list at `index`. A new list is filled with zeros for earlier samples.
-fn note(lists: &mut Vec<Vec<u64>>, index: usize, samples: usize, value: u64) {
+fn record_value(lists: &mut Vec<Vec<u64>>, index: usize, samples: usize, value: u64) {
     if lists.len() <= index {
         lists.resize(index + 1, Vec::new());
     }
@@ -119,11 +119,11 @@ impl Recorder {
         self.sample_processes(world, samples);
         for (index, host) in world.hosts.iter().enumerate() {
             let grown = growth(&mut self.runnable_ns, index, host.model.runnable_time().as_nanos());
-            note(&mut self.rates.host_load, index, samples, grown * 1_000 / self.interval.as_nanos());
+            record_value(&mut self.rates.host_load, index, samples, grown * 1_000 / self.interval.as_nanos());
         }
         for (index, link) in world.links.iter().enumerate() {
             let queue = link.path.standing_queue(world.now).map_or(0, |queue| queue.bytes);
-            note(&mut self.rates.queue_bytes, index, samples, queue);
+            record_value(&mut self.rates.queue_bytes, index, samples, queue);
         }
         self.due += self.interval;
     }
@@ -132,9 +132,9 @@ impl Recorder {
         for (index, flow) in world.flows.iter().enumerate() {
             let bytes = growth(&mut self.delivered, index, flow.truth.delivered_bytes);
             let bps = self.bps(bytes);
-            note(&mut self.rates.delivered_bps, index, samples, bps);
+            record_value(&mut self.rates.delivered_bps, index, samples, bps);
             let dropped = growth(&mut self.dropped, index, flow.truth.drops.total());
-            note(&mut self.rates.dropped, index, samples, dropped);
+            record_value(&mut self.rates.dropped, index, samples, dropped);
             self.add_reasons(index, samples, flow.truth.drops);
         }
     }
@@ -158,10 +158,10 @@ impl Recorder {
             if let Some(total) = slot.node.goodput_bytes() {
                 let bytes = growth(&mut self.goodput, index, total);
                 let bps = self.bps(bytes);
-                note(&mut self.rates.goodput_bps, index, samples, bps);
+                record_value(&mut self.rates.goodput_bps, index, samples, bps);
             }
             if let Some(rate) = slot.node.law_rate() {
-                note(&mut self.rates.law_bps, index, samples, rate.as_bps());
+                record_value(&mut self.rates.law_bps, index, samples, rate.as_bps());
             }
         }
     }
@@ -178,13 +178,18 @@ impl Recorder {
             };
             if let Some(run_delay) = sample.run_delay {
                 let grown = growth(&mut self.waited_ns, index, run_delay.as_nanos());
-                note(&mut self.rates.waited, index, samples, grown * 1_000 / self.interval.as_nanos());
+                record_value(
+                    &mut self.rates.waited,
+                    index,
+                    samples,
+                    grown * 1_000 / self.interval.as_nanos(),
+                );
             }
             if let Some(fill) = sample.socket_fill {
-                note(&mut self.rates.socket_fill, index, samples, u64::from(fill));
+                record_value(&mut self.rates.socket_fill, index, samples, u64::from(fill));
             }
             if let Some(sleep) = sample.sleep_average {
-                note(&mut self.rates.sleep_average_us, index, samples, sleep.as_nanos() / 1_000);
+                record_value(&mut self.rates.sleep_average_us, index, samples, sleep.as_nanos() / 1_000);
             }
         }
     }

@@ -190,7 +190,7 @@ impl TransitBuffers {
         }
     }
 
-    pub(super) fn give_back(&mut self, parcel: &Parcel, borrowed: Borrowed) {
+    pub(super) fn return_buffer(&mut self, parcel: &Parcel, borrowed: Borrowed) {
         self.places[parcel.id() as usize].data = borrowed.data;
         self.scratch = borrowed.scratch;
     }

@@ -3,7 +3,7 @@
 use haul_base::{Cause, Span};
 use haul_sim::Outage;
 
-use super::packets::Watched;
+use super::packets::RecordedWindows;
 use super::{channel, host, recipe};
 use crate::common::Channel;
 use crate::senses::{FAIR, Run};
@@ -16,10 +16,10 @@ fn diagnosed(law: &str, rtt: Span, millis: u64) -> [f64; 2] {
     let rate = if law == "fixed" { "31Mbit" } else { "1Gbit" };
     let recipe = recipe("bulk", &[("controller", law), ("rate", rate), ("unit_window", "10MB")]);
     let mut run = Run::over(&recipe, 1 << 40, rtt, &channel, host(FAIR, 4 << 20, vec![]));
-    let watched = Watched::new(&mut run);
+    let recorded = RecordedWindows::new(&mut run);
     run.run(Span::from_secs(20));
     println!("{law}, {rtt}, {millis} ms");
-    [Cause::Outage, Cause::Congestion].map(|cause| watched.f1(cause))
+    [Cause::Outage, Cause::Congestion].map(|cause| recorded.f1(cause))
 }
 
 /// A packet too large for the path is sent in parts, of which the sender knows one number: after some

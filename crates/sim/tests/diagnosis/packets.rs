@@ -17,15 +17,15 @@ const DATA: [u8; 3] = [1, 2, 7];
 
 /// Dropped packets of a transfer by number, and the windows diagnosed by its sender.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watched {
+pub(super) struct RecordedWindows {
     died: Arc<Mutex<BTreeMap<u64, Cause>>>,
     windows: Arc<Mutex<Vec<DiagnosedWindow>>>,
 }
 
-impl Watched {
+impl RecordedWindows {
     pub(super) fn new(run: &mut Run) -> Self {
-        let watched = Self::default();
-        let (died, data) = (watched.died.clone(), run.data);
+        let recorded = Self::default();
+        let (died, data) = (recorded.died.clone(), run.data);
         run.world.set_trace(move |event| {
             let Exit::Dropped(reason) = event.exit else { return };
             for payload in event.payloads().filter(|_| event.parcel.flow() == data) {
@@ -35,8 +35,8 @@ impl Watched {
                 }
             }
         });
-        collect_windows(&mut run.world, run.session.sender, watched.windows.clone());
-        watched
+        collect_windows(&mut run.world, run.session.sender, recorded.windows.clone());
+        recorded
     }
 
     /// Returns the F1 score for `cause`, over the packets of finished windows.
@@ -65,12 +65,12 @@ fn collect_windows(world: &mut World, sender: NodeId, into: Arc<Mutex<Vec<Diagno
     world.at(next, move |world| collect_windows(world, sender, into));
 }
 
-fn watched(recipe: &Recipe, channel: &Channel, buffer: u64, busy: bool) -> Watched {
+fn recorded(recipe: &Recipe, channel: &Channel, buffer: u64, busy: bool) -> RecordedWindows {
     let loads = if busy { vec![bursts(), bursts()] } else { Vec::new() };
     let mut run = Run::over(recipe, 1 << 40, RTT, channel, host(FAIR, buffer, loads));
-    let watched = Watched::new(&mut run);
+    let recorded = RecordedWindows::new(&mut run);
     run.run(Span::from_secs(20));
-    watched
+    recorded
 }
 
 /// The receiver reports its socket's drops, so they can be distinguished from concurrent losses. Between a
@@ -89,9 +89,9 @@ fn each_packet_is_attributed_to_the_cause_of_its_loss() {
         ("a host and a full queue", at("305Mbit"), channel(300), true, &[(host, 0.975), (queue, 0.995)]),
     ] {
         let buffer = if busy { 128 << 10 } else { 4 << 20 };
-        let watched = watched(&recipe, &channel, buffer, busy);
+        let recorded = recorded(&recipe, &channel, buffer, busy);
         for (cause, least) in expected {
-            let found = watched.f1(*cause);
+            let found = recorded.f1(*cause);
             assert!(found >= *least, "{name}: F1 {found} of {cause:?}");
         }
     }
@@ -107,17 +107,17 @@ fn all_lost_packets_of_any_transfer_are_attributed() {
         let channel = Channel { loss: 0.004, ..channel(1_000) };
         let mut run =
             Run::over(&recipe, bytes, RTT, &channel, host(FAIR, 128 << 10, vec![bursts(), bursts()]));
-        let watched = Watched::new(&mut run);
+        let recorded = RecordedWindows::new(&mut run);
         let mut run = run.run(Span::from_secs(20));
         let sender = run.world.node_mut::<SessionNode<Sender>>(run.session.sender).unwrap().machine_mut();
         let stats = sender.stats();
         assert!(sender.is_delivered(), "{bytes}: {stats:?}");
-        let mut windows = watched.windows.lock().unwrap();
+        let mut windows = recorded.windows.lock().unwrap();
         windows.extend(std::iter::from_fn(|| sender.take_window()));
         let runs = windows.iter().flat_map(|window| &window.attributions).map(|one| one.run);
         let each: Vec<u64> = runs.flat_map(|run| run.first_pn..run.first_pn + run.packets).collect();
         let diagnosed: BTreeSet<u64> = each.iter().copied().collect();
-        let died: BTreeSet<u64> = watched.died.lock().unwrap().keys().copied().collect();
+        let died: BTreeSet<u64> = recorded.died.lock().unwrap().keys().copied().collect();
         let by_cause: u64 = windows.iter().map(|window| window.counts.total()).sum();
         println!("{bytes}: {} windows, {} lost, {} died", windows.len(), stats.lost, died.len());
         assert_eq!(
@@ -141,12 +141,12 @@ fn losses_found_by_the_probe_timer_are_attributed() {
         let lossy = Channel { loss: 0.25, outages: vec![down], ..channel(100) };
         let (channels, host) = ([&lossy, &channel(100)], host(FAIR, 4 << 20, vec![]));
         let mut run = Run::between(seed, &recipe, packets * 1_400, RTT, channels, host);
-        let watched = Watched::new(&mut run);
+        let recorded = RecordedWindows::new(&mut run);
         let mut run = run.run(Span::from_secs(60));
         let sender = run.world.node_mut::<SessionNode<Sender>>(run.session.sender).unwrap().machine_mut();
         let stats = sender.stats();
         assert!(sender.is_delivered(), "{packets}, seed {seed}: {stats:?}");
-        let died = watched.died.lock().unwrap().len() as u64;
+        let died = recorded.died.lock().unwrap().len() as u64;
         // A spurious retransmission is not a loss, and sometimes counts in place of one.
         let least = died - u64::from(stats.receiver_duplicates);
         assert!((least..=died).contains(&stats.lost), "{packets}, seed {seed}: {died} died, {stats:?}");

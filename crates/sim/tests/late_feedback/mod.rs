@@ -23,9 +23,9 @@ const fn ms(n: u64) -> Span {
 }
 
 /// From then on reports arrive up to 2 s late, out of order, and 30 % of them twice.
-const LATE: Span = ms(6_000);
+const DEGRADED_AT: Span = ms(6_000);
 /// From then on each takes another 1.5 s.
-const LATER: Span = ms(7_500);
+const LENGTHENED_AT: Span = ms(7_500);
 /// From then on the return path is normal again; reports in transit still arrive, up to 3.5 s late.
 const RESTORED: Span = ms(9_000);
 /// Time by which the path has to be fully used again: 3 s later, more than ten round trips.
@@ -104,13 +104,13 @@ fn every_law_recovers_from_late_duplicate_and_reordered_feedback() {
     let mut missed = Vec::new();
     for law in laws().iter().map(|law| law.name) {
         let mut run = Transfer::new(law);
-        run.change(LATE, "jitter", StageChange::Jitter(jitter(ms(2_000))));
-        run.change(LATE, "duplication", StageChange::Share(Probability::new(0.3).unwrap()));
-        run.change(LATER, "delay", StageChange::Delay(ms(1_500)));
+        run.change(DEGRADED_AT, "jitter", StageChange::Jitter(jitter(ms(2_000))));
+        run.change(DEGRADED_AT, "duplication", StageChange::Share(Probability::new(0.3).unwrap()));
+        run.change(LENGTHENED_AT, "delay", StageChange::Delay(ms(1_500)));
         run.change(RESTORED, "jitter", StageChange::Jitter(jitter(Span::ZERO)));
         run.change(RESTORED, "duplication", StageChange::Share(Probability::ZERO));
         run.change(RESTORED, "delay", StageChange::Delay(RTT / 2));
-        let before = run.share(LATE.saturating_sub(MEASURE));
+        let before = run.share(DEGRADED_AT.saturating_sub(MEASURE));
         let after = run.share(RECOVERED);
         println!("TABLE {law}: {before:.2} of the path before, {after:.2} after");
         if before < GOOD || after < GOOD {

@@ -10,7 +10,7 @@ use super::ms;
 use crate::common::{Channel, Run};
 
 /// Factor by which losses increase the number of reports, which are then sent early.
-const EARLY: f64 = 1.2;
+const EARLY_FACTOR: f64 = 1.2;
 
 /// Results of a run: packets in each direction, object bytes and lost packets.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ fn cell(mbps: f64, rtt: u64, loss: f64) -> Option<String> {
     );
     println!("TABLE {row}");
     let bar = if mbps >= 100.0 { 0.01 } else { 0.02 };
-    let at_least = EARLY / ms(rtt.max(250)).as_secs_f64() * len / data;
+    let at_least = EARLY_FACTOR / ms(rtt.max(250)).as_secs_f64() * len / data;
     let is_good = share <= f64::max(bar, at_least) && goodput > 0.9 * (1.0 - loss) && lost < loss + 0.025;
     (!is_good).then_some(row)
 }

@@ -93,7 +93,7 @@ impl Carrier {
             match Parcel::batch(packet, count.into(), last_bytes) {
                 Some(parcel) => self.path.offer_batch(now, parcel),
                 // Cannot happen: the count is between 1 and the capacity of a parcel.
-                None => self.pool.less(number, count.into()),
+                None => self.pool.remove_packets(number, count.into()),
             }
             first += count;
         }
@@ -124,7 +124,7 @@ impl Carrier {
             }
             match exit {
                 Exit::Copied => pool.more(number, parcel.packets()),
-                Exit::Dropped(_) => pool.less(number, parcel.packets()),
+                Exit::Dropped(_) => pool.remove_packets(number, parcel.packets()),
                 Exit::Delivered => {
                     out.deliver(pool, number, first, parcel);
                     parcels += 1;

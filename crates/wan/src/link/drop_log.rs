@@ -23,7 +23,7 @@ pub(crate) struct DropLog(Arc<Mutex<BufWriter<File>>>);
 #[derive(Debug)]
 pub(crate) struct DirectionLog {
     log: DropLog,
-    way: PathDirection,
+    direction: PathDirection,
     /// Result of the writes since the last flush; `None` if there were none.
     written: Option<io::Result<()>>,
 }
@@ -35,8 +35,8 @@ impl DropLog {
     }
 
     /// Returns the log of one direction.
-    pub(crate) fn of(self, way: PathDirection) -> DirectionLog {
-        DirectionLog { log: self, way, written: None }
+    pub(crate) fn of(self, direction: PathDirection) -> DirectionLog {
+        DirectionLog { log: self, direction, written: None }
     }
 
     fn file(&self) -> MutexGuard<'_, BufWriter<File>> {
@@ -56,7 +56,7 @@ impl DirectionLog {
     ) {
         let mut file = self.log.file();
         let seconds = now.since(Time::ZERO);
-        let start = Line { seconds, way: self.way.name(), reason: reason.name() };
+        let start = Line { seconds, direction: self.direction.name(), reason: reason.name() };
         let mut add = packets.map(|index| start.write(&mut *file, slot, index));
         let written = add.find(Result::is_err).unwrap_or(Ok(()));
         self.written = Some(self.written.take().unwrap_or(Ok(())).and(written));
@@ -74,14 +74,14 @@ impl DirectionLog {
 /// Fields shared by the lines of one drop.
 struct Line {
     seconds: Span,
-    way: &'static str,
+    direction: &'static str,
     reason: &'static str,
 }
 
 impl Line {
     fn write(&self, file: &mut impl Write, slot: &Slot, index: u16) -> io::Result<()> {
-        let Self { seconds, way, reason } = self;
-        write!(file, "{:.6} {way} {reason} ", seconds.as_secs_f64())?;
+        let Self { seconds, direction, reason } = self;
+        write!(file, "{:.6} {direction} {reason} ", seconds.as_secs_f64())?;
         let Some((from, to, payload)) = slot.udp(index) else {
             return writeln!(file, "{}", slot.layout.protocol);
         };

@@ -25,12 +25,12 @@ pub(super) struct Outlet {
     waiting: Vec<u32>,
     builder: Option<SuperPacketBuilder>,
     /// Whether single packets are combined.
-    gathers: bool,
+    merges_udp: bool,
 }
 
 impl Outlet {
     pub(super) fn new(device: Arc<Tun>, seed: u64) -> Self {
-        let gathers = device.offloads().udp;
+        let merges_udp = device.offloads().udp;
         Self {
             device,
             rng: Rng::from_seed(seed),
@@ -38,7 +38,7 @@ impl Outlet {
             refused: 0,
             waiting: Vec::with_capacity(64),
             builder: None,
-            gathers,
+            merges_udp,
         }
     }
 
@@ -56,7 +56,7 @@ impl Outlet {
     pub(super) fn deliver(&mut self, pool: &mut Pool, number: u32, first: u16, parcel: &Parcel) {
         let slot = pool.slot(number);
         let congestion = parcel.ecn() != slot.layout.ecn;
-        if self.gathers && parcel.damage() == Damage::None && !congestion {
+        if self.merges_udp && parcel.damage() == Damage::None && !congestion {
             if self.join(pool, number) {
                 return;
             }
@@ -70,7 +70,7 @@ impl Outlet {
         }
         self.flush(pool);
         self.write(pool.slot(number), first, parcel, congestion);
-        pool.less(number, parcel.packets());
+        pool.remove_packets(number, parcel.packets());
     }
 
     /// Adds a packet to the train, if it fits.
@@ -90,7 +90,7 @@ impl Outlet {
         if let [number] = self.waiting[..] {
             let slot = pool.slot(number);
             let written = write_run(&self.device, slot, 0..1, false);
-            self.note(slot, 0..1, &written);
+            self.record(slot, 0..1, &written);
         } else {
             let slots = self.waiting.iter().map(|number| pool.slot(*number));
             match write_super_packet(&self.device, &builder, slots) {
@@ -102,7 +102,7 @@ impl Outlet {
             }
         }
         for number in self.waiting.drain(..) {
-            pool.less(number, 1);
+            pool.remove_packets(number, 1);
         }
     }
 
@@ -113,18 +113,18 @@ impl Outlet {
             let range = from..from + len as u16;
             if parcel.damage() == Damage::None {
                 let written = write_run(&self.device, slot, range.clone(), congestion);
-                self.note(slot, range, &written);
+                self.record(slot, range, &written);
                 continue;
             }
             for index in range {
                 let (damage, rng) = (parcel.damage(), &mut self.rng);
                 let written = write_damaged(&self.device, slot, index, congestion, damage, rng);
-                self.note(slot, index..index + 1, &written);
+                self.record(slot, index..index + 1, &written);
             }
         }
     }
 
-    fn note(&mut self, slot: &Slot, range: Range<u16>, written: &io::Result<()>) {
+    fn record(&mut self, slot: &Slot, range: Range<u16>, written: &io::Result<()>) {
         let packets = range.len() as u64;
         match written {
             Ok(()) => {

@@ -97,7 +97,7 @@ impl Pool {
     }
 
     /// Registers packets that have left. The last one frees the buffer.
-    pub(super) fn less(&mut self, number: u32, packets: u32) {
+    pub(super) fn remove_packets(&mut self, number: u32, packets: u32) {
         let slot = &mut self.slots[number as usize];
         debug_assert!(slot.users >= packets, "a packet left twice");
         slot.users = slot.users.saturating_sub(packets);
@@ -130,9 +130,9 @@ mod tests {
         assert_eq!(numbers, [0, 1, 2]);
         assert_eq!(pool.keep(&mut buffer, layout(1_500)), None);
         pool.more(1, 1);
-        pool.less(1, 1);
+        pool.remove_packets(1, 1);
         assert_eq!(pool.keep(&mut buffer, layout(1_500)), None);
-        pool.less(1, 1);
+        pool.remove_packets(1, 1);
         assert_eq!(pool.keep(&mut buffer, layout(1_500)), Some(1));
     }
 

@@ -15,9 +15,9 @@ use crate::net::{Tun, run_before_others};
 const SPIN: Span = Span::from_micros(15);
 /// A thread that last waited less than this ago does not spin.
 const IDLE: Span = Span::from_micros(100);
-/// Longer sleeps end early by [`EARLY`].
+/// Longer sleeps end early by [`LONG_SLEEP_LEAD`].
 const LONG: Span = Span::from_millis(1);
-const EARLY: Span = Span::from_micros(500);
+const LONG_SLEEP_LEAD: Span = Span::from_micros(500);
 /// Maximum wake-up latency that is compensated.
 const MAX_LATENESS: Span = Span::from_micros(100);
 
@@ -98,7 +98,7 @@ impl Sleeper {
         let idle = start.since(self.last) >= IDLE;
         let remaining = until.map_or(Span::MAX, |until| until.since(start));
         let kind = usize::from(remaining > LONG);
-        let lead = if remaining > LONG { EARLY } else { self.lateness[kind] };
+        let lead = if remaining > LONG { LONG_SLEEP_LEAD } else { self.lateness[kind] };
         if remaining <= lead + SPIN && idle {
             let until = until.unwrap_or(start);
             while self.clock.now() < until {

@@ -119,9 +119,9 @@ fn a_path_without_a_server_and_a_dropped_path_end_their_connections() {
     let address = udp.local_addr().unwrap();
     drop((listener, udp));
     let path = start(0.0, address);
-    let mut nobody = TcpStream::connect(path.address()).unwrap();
-    nobody.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    assert!(!matches!(nobody.read(&mut [0; 10]), Ok(1..)));
+    let mut idle_client = TcpStream::connect(path.address()).unwrap();
+    idle_client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert!(!matches!(idle_client.read(&mut [0; 10]), Ok(1..)));
 
     let (listener, udp) = server();
     let path = start(0.0, udp.local_addr().unwrap());

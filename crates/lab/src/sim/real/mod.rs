@@ -225,7 +225,7 @@ impl RealJob {
         for event in &self.scenario.event {
             let EventEntry { at, stage, change, direction, .. } = event;
             let change = serde_json::to_string(change).map_err(|e| Problem::failed(e.to_string(), ""))?;
-            let ways: &[&str] = match direction {
+            let directions: &[&str] = match direction {
                 Direction::Forward => &["forth"],
                 Direction::Back => &["back"],
                 Direction::Both => &["forth", "back"],
@@ -233,7 +233,7 @@ impl RealJob {
             let name = stage.to_string().replace('`', "");
             let line =
                 |way: &&str| Change { at_ms: millis(at.0), line: format!("stage {way} {name} {change}") };
-            changes.extend(ways.iter().map(line));
+            changes.extend(directions.iter().map(line));
         }
         changes.sort_by_key(|change| change.at_ms);
         Ok(changes)

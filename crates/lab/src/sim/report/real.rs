@@ -105,9 +105,9 @@ impl Real {
         self.windows.iter().map(|window| window.labels.truth.of(Cause::ReceiverHost)).sum()
     }
 
-    fn session(&self, name: &str, controller: &str, ways: [&PathCounters; 2]) -> SessionReport {
+    fn session(&self, name: &str, controller: &str, directions: [&PathCounters; 2]) -> SessionReport {
         let (result, last) = (&self.result, self.last());
-        let mut data = truth(ways[0]);
+        let mut data = truth(directions[0]);
         let socket = self.lost_at_socket(last).min(data.delivered);
         data.drops.count(DropReason::SocketBuffer, socket);
         data.delivered -= socket;
@@ -132,7 +132,7 @@ impl Real {
             limit_evidence: None,
             diagnosis: self.diagnosis(&data),
             data,
-            feedback: truth(ways[1]),
+            feedback: truth(directions[1]),
         }
     }
 
@@ -221,13 +221,13 @@ impl RunReport {
     /// Creates the report of a real run with one session on one path.
     pub(in crate::sim) fn real(scenario: &Scenario, values: &Values, real: &Real) -> Self {
         let (path, session) = (&scenario.path[0], &scenario.session[0]);
-        let ways = ["forth", "back"].map(|way| path_counters(&real.counters[way]));
+        let directions = ["forth", "back"].map(|way| path_counters(&real.counters[way]));
         let controller = real.result["controller"].as_str().unwrap_or_default();
-        let report = real.session(&session.name, controller, [&ways[0], &ways[1]]);
+        let report = real.session(&session.name, controller, [&directions[0], &directions[1]]);
         let error = real.result["error"].get("message").map(|message| format!("haul has failed: {message}"));
         let problems: Vec<String> = error.into_iter().collect();
         let recorded = scenario.record.map(|interval| rates(&real.samples(), interval.0.as_secs_f64()));
-        let [forth, back] = ways;
+        let [forth, back] = directions;
         let named = |name: String, counters| LinkSummary { name, counters };
         let links = vec![named(path.name.clone(), forth), named(format!("{} back", path.name), back)];
         Self {

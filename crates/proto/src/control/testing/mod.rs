@@ -30,7 +30,7 @@ use crate::micro::rate_control::{Observer, SenderState};
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
 pub(crate) use literal::{boundary, built, feedback, literal_sample, lost_packet};
-pub(crate) use model::{Cut, Loss, Measured, PathModel, config};
+pub(crate) use model::{Loss, Measured, PathModel, Reduction, config};
 use packets::{Receiving, Report, SentRun};
 pub(crate) use scenarios::{GOOD, run_scenario, scenarios};
 pub(crate) use shared::measure_together;
@@ -69,7 +69,7 @@ pub(crate) struct Harness {
     pub(crate) now: Time,
     pub(crate) rtt: RttEstimator,
     /// The last 10,000 times that feedback lowered the limits.
-    pub(crate) cuts: VecDeque<Cut>,
+    pub(crate) reductions: VecDeque<Reduction>,
     /// Whether there is data to send.
     pub(crate) has_data: bool,
     rng: Rng,
@@ -114,7 +114,7 @@ impl Harness {
             law,
             now,
             rtt: RttEstimator::new(path.rtt),
-            cuts: VecDeque::new(),
+            reductions: VecDeque::new(),
             has_data: true,
             rng: Rng::from_seed(path.seed),
             pacer,
@@ -206,8 +206,8 @@ impl Harness {
     }
 
     /// Returns the cuts that lowered the window; in the others only the rate followed the round-trip time.
-    pub(crate) fn window_cuts(&self) -> Vec<Cut> {
-        self.cuts.iter().copied().filter(|cut| cut.after.window < cut.before.window).collect()
+    pub(crate) fn window_cuts(&self) -> Vec<Reduction> {
+        self.reductions.iter().copied().filter(|cut| cut.after.window < cut.before.window).collect()
     }
 
     /// Returns the current limits; `None` while the law holds.
@@ -448,7 +448,7 @@ impl Harness {
         while let Some((end, _)) = self.ledger.take_boundary(self.now, &known, &mut Signature::new()) {
             self.law.on_boundary(&end);
         }
-        self.record_cut(before);
+        self.record_reduction(before);
     }
 
     fn report_to_law(&mut self, report: &PeerReport) {
@@ -470,13 +470,13 @@ impl Harness {
         self.law.on_feedback(&sample);
     }
 
-    fn record_cut(&mut self, before: Option<Limits>) {
+    fn record_reduction(&mut self, before: Option<Limits>) {
         let (Some(before), Some(after)) = (before, self.limits()) else { return };
         if after.rate < before.rate || after.window < before.window {
-            if self.cuts.len() == 10_000 {
-                self.cuts.pop_front();
+            if self.reductions.len() == 10_000 {
+                self.reductions.pop_front();
             }
-            self.cuts.push_back(Cut { at: self.now, before, after });
+            self.reductions.push_back(Reduction { at: self.now, before, after });
         }
     }
 }

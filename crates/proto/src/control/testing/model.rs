@@ -142,13 +142,13 @@ pub(crate) fn config(ceiling: Option<Rate>) -> ControllerConfig {
 
 /// A decrease of the limits from one feedback to the next.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut {
+pub(crate) struct Reduction {
     pub(crate) at: Time,
     pub(crate) before: Limits,
     pub(crate) after: Limits,
 }
 
-impl Cut {
+impl Reduction {
     /// Returns the factor of the rate.
     pub(crate) fn rate_factor(&self) -> f64 {
         self.after.rate.as_bps() as f64 / self.before.rate.as_bps() as f64

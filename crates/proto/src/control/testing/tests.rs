@@ -58,9 +58,9 @@ fn reno_has_the_window_of_its_saw_tooth() {
         assert_near(steady.mean_window.unwrap(), 0.75 * top, 0.05);
         assert_near(steady.loss_rate(), 1.0 / n as f64, 0.02);
         assert!(
-            run.cuts.iter().all(|cut| (cut.window_factor().unwrap() - 0.5).abs() < 0.02),
+            run.reductions.iter().all(|cut| (cut.window_factor().unwrap() - 0.5).abs() < 0.02),
             "{:?}",
-            run.cuts
+            run.reductions
         );
     }
 }
@@ -166,7 +166,7 @@ fn random_losses_outages_and_packets_in_flight_are_as_configured() {
     assert!(silent.goodput < Rate::from_mbps(5), "{silent:?}");
     let again = run.run_until(Span::from_secs(10), |run| run.silences == 0).unwrap();
     assert!(again < Span::from_millis(3_200), "{again}");
-    assert!(run.cuts.iter().all(|cut| cut.rate_factor() <= 1.0 && cut.at <= run.now));
+    assert!(run.reductions.iter().all(|cut| cut.rate_factor() <= 1.0 && cut.at <= run.now));
 }
 
 #[test]

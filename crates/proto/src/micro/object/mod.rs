@@ -15,9 +15,9 @@ use haul_stack::{
     Registration, Resolution, Setup, choice, configuration,
 };
 
-use super::turns::Turns;
 use super::attributes::OFFSET;
 use super::stats::ObjectStats;
+use super::turns::Turns;
 pub use receiver::Gaps;
 use receiver::ObjectReceiver;
 use sender::ObjectSender;

@@ -34,7 +34,7 @@ impl Bench {
 #[test]
 fn the_papers_generator_respects_its_bounds() {
     let mut bench = Bench::new(11);
-    bench.loads.start(&mut bench.cpu, Load::papers());
+    bench.loads.start(&mut bench.cpu, Load::of_paper());
     let mut changes: Vec<(f64, usize)> = Vec::new();
     bench.run(Time::ZERO + Span::from_secs(20_000), |at, n| {
         changes.push((at.since(Time::ZERO).as_secs_f64(), n));
@@ -90,7 +90,7 @@ fn system_calls_alternate_between_running_and_waiting() {
 fn a_stopped_load_has_no_effect() {
     let mut bench = Bench::new(5);
     let ids =
-        [Load::system_calls(3), Load::papers(), Load::Memory { processes: 2, slowdown_permille: 1_400 }]
+        [Load::system_calls(3), Load::of_paper(), Load::Memory { processes: 2, slowdown_permille: 1_400 }]
             .map(|load| bench.loads.start(&mut bench.cpu, load));
     assert_eq!(bench.loads.slowdown_permille(), 1_400);
     bench.run(Time::ZERO + Span::from_secs(3), |_, _| {});

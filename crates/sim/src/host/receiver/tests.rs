@@ -234,7 +234,7 @@ fn system_calls_hurt_more_than_memory_and_memory_more_than_computation() {
 #[test]
 fn equal_seeds_give_equal_runs() {
     let run = || {
-        let mut host = host(O1, 1 << 20, &[Load::papers(), Load::system_calls(2)]);
+        let mut host = host(O1, 1 << 20, &[Load::of_paper(), Load::system_calls(2)]);
         let drops = offer(&mut host, 30_000, 8.0);
         (drops, host.counters(), host.cpu().scheduler().ledger().switches())
     };
@@ -256,7 +256,7 @@ proptest! {
         let scheduler = if fair { SchedulerKind::Fair(FairConfig::default()) } else { O1 };
         let forwarding =
             Load::Forwarding { packets_per_second: forwarded, per_packet: Span::from_micros(1), burst: 16 };
-        let mut host = host(scheduler, requested, &[Load::system_calls(calls), Load::papers(), forwarding]);
+        let mut host = host(scheduler, requested, &[Load::system_calls(calls), Load::of_paper(), forwarding]);
         host.nic = Nic::new(NicConfig { slots, gro: gro.then(Gro::default), ..NicConfig::default() });
         let mut rng = Rng::from_seed(seed);
         let mut now = Time::ZERO;

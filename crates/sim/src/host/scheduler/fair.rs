@@ -42,7 +42,7 @@ impl Default for FairConfig {
 enum FairTaskState {
     Runnable,
     Sleeping,
-    Dead,
+    Exited,
 }
 
 #[derive(Clone, Debug)]
@@ -261,9 +261,9 @@ impl Scheduler for Fair {
         self.settle(now);
         self.ledger.not_ready(now, id);
         match self.task(id).state {
-            FairTaskState::Runnable => self.leave(id, FairTaskState::Dead),
-            FairTaskState::Sleeping | FairTaskState::Dead => {
-                self.tasks[id.index()].state = FairTaskState::Dead;
+            FairTaskState::Runnable => self.leave(id, FairTaskState::Exited),
+            FairTaskState::Sleeping | FairTaskState::Exited => {
+                self.tasks[id.index()].state = FairTaskState::Exited;
             }
         }
         if self.ledger.running() == Some(id) {

@@ -69,7 +69,7 @@ enum O1TaskState {
     Active,
     Expired,
     Sleeping,
-    Dead,
+    Exited,
 }
 
 #[derive(Clone, Debug)]
@@ -191,7 +191,7 @@ impl O1 {
         match task.state {
             O1TaskState::Active => self.active.remove(task.priority, id),
             O1TaskState::Expired => self.expired.remove(task.priority, id),
-            O1TaskState::Sleeping | O1TaskState::Dead => {}
+            O1TaskState::Sleeping | O1TaskState::Exited => {}
         }
     }
 
@@ -410,7 +410,7 @@ impl Scheduler for O1 {
     fn kill(&mut self, now: Time, id: TaskId) {
         let state = self.tasks[id.index()].state;
         self.dequeue(id);
-        self.tasks[id.index()].state = O1TaskState::Dead;
+        self.tasks[id.index()].state = O1TaskState::Exited;
         self.ledger.not_ready(now, id);
         if matches!(state, O1TaskState::Active | O1TaskState::Expired) {
             self.runnable -= 1;

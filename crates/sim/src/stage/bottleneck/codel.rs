@@ -45,7 +45,7 @@ pub(super) enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Not dropping.
-    Calm,
+    BelowTarget,
     /// Dropping; the next drop is due at this time.
     Dropping(Time),
     /// Has just dropped the first packet and examines the next one.
@@ -71,7 +71,7 @@ impl Codel {
         Self {
             spec,
             first_above: None,
-            phase: Phase::Calm,
+            phase: Phase::BelowTarget,
             drop_next: Time::ZERO,
             count: 0,
             last_count: 0,
@@ -112,7 +112,7 @@ impl Codel {
         }
         match self.phase {
             _ if !too_slow => {
-                self.phase = Phase::Calm;
+                self.phase = Phase::BelowTarget;
                 Verdict::Send
             }
             Phase::Dropping(due) if now >= due => {
@@ -120,7 +120,7 @@ impl Codel {
                 self.signal(packet, Phase::Continuing(due))
             }
             Phase::Dropping(_) => Verdict::Send,
-            Phase::Calm | Phase::Entering | Phase::Continuing(_) => self.begin(now, packet),
+            Phase::BelowTarget | Phase::Entering | Phase::Continuing(_) => self.begin(now, packet),
         }
     }
 
