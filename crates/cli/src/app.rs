@@ -13,8 +13,8 @@ use crate::args::{Command, Global};
 use crate::config::{Resolved, Sources, StartError, resolve, table};
 use crate::fault::{self, Fault, FaultCode};
 use crate::output::{
-    EventLog, ProgressStyle, RunReport, error_lines, item_lines, json_value, out, out_json, stdout_error,
-    tell, without_keys,
+    EventLog, ProgressStyle, RunReport, eprint_lines, error_lines, item_lines, json_value, out, out_json,
+    stdout_error, without_keys,
 };
 use crate::settings::{Preset, Settings, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED};
@@ -29,7 +29,7 @@ pub fn main() -> ExitCode {
     if let (0, Some(why)) = (code, stdout_error()) {
         let message = format!("cannot write the result to stdout: {why}");
         let hint = "the operation itself succeeded; free space where stdout goes";
-        tell(error_lines(&Fault::new(FaultCode::Io, message, hint)));
+        eprint_lines(error_lines(&Fault::new(FaultCode::Io, message, hint)));
         code = FaultCode::Io.exit_code();
     }
     ExitCode::from(code)
@@ -43,14 +43,14 @@ fn raise_open_files() {
 }
 
 fn start(argv: &[OsString]) -> u8 {
-    let wants_json = || argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    let json_requested = || argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     match resolve(argv, &Sources::of_process()) {
         Ok(resolved) => dispatch(argv, &resolved)
             .unwrap_or_else(|fault| finish(&resolved.global, &RunReport::failed(fault), None)),
         Err(StartError::Clap(error)) => {
             let code = error.exit_code() as u8;
             if error.use_stderr() {
-                print_clap_error(error, argv, wants_json());
+                print_clap_error(error, argv, json_requested());
             } else {
                 // A reader that has gone is not a failure.
                 let _ = error.print();
@@ -58,21 +58,21 @@ fn start(argv: &[OsString]) -> u8 {
             code
         }
         Err(StartError::Fault(fault)) => {
-            finish(&Global { json: wants_json(), ..Global::default() }, &RunReport::failed(fault), None)
+            finish(&Global { json: json_requested(), ..Global::default() }, &RunReport::failed(fault), None)
         }
     }
 }
 
 /// Prints clap's error, with control characters of arguments escaped: a shell may have expanded file names.
-fn print_clap_error(error: clap::Error, argv: &[OsString], wants_json: bool) {
+fn print_clap_error(error: clap::Error, argv: &[OsString], json_requested: bool) {
     let shown: Vec<OsString> = argv.iter().map(|word| printable_bytes(word.as_bytes()).into()).collect();
     let error = match resolve(&shown, &Sources::of_process()) {
-        Err(StartError::Clap(again)) => again,
+        Err(StartError::Clap(shown_error)) => shown_error,
         _ => error,
     };
     let text = error.to_string();
-    text.trim_end().lines().for_each(tell);
-    if wants_json {
+    text.trim_end().lines().for_each(eprint_lines);
+    if json_requested {
         let paragraph =
             text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
         let message = paragraph.trim_start_matches("error: ");
@@ -84,7 +84,7 @@ fn dispatch(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
     let Resolved { global, command, settings, rows, notes, .. } = resolved;
     logging::start(global)?;
     for note in notes.iter().filter(|_| !global.quiet) {
-        tell(format_args!("note: {note}"));
+        eprint_lines(format_args!("note: {note}"));
     }
     let preset = Preset::find(resolved.preset.as_deref().unwrap_or_else(|| command.default_preset()))?;
     if global.show_config {
@@ -118,7 +118,7 @@ impl Start<'_> {
             Command::Man => Ok(commands::man::run()),
             Command::Status(args) => Ok(commands::status::run(args, quiet, json)),
             Command::Clean(args) => Ok(commands::clean::run(args, quiet, json)),
-            Command::Pipe(args) => self.moving(|context| commands::pipe::run(context, args)),
+            Command::Pipe(args) => self.with_context(|context| commands::pipe::run(context, args)),
             Command::Cp(args) if args.ssh.for_ssh => {
                 hide_memory();
                 commands::agent::run()
@@ -126,11 +126,11 @@ impl Start<'_> {
             Command::Cp(args) => {
                 commands::cp::check_streams(&args.paths, &self.resolved.typed, args.transfer.dry_run)?;
                 if args.transfer.dry_run {
-                    return self.moving(|context| commands::cp::dry_run(context, args));
+                    return self.with_context(|context| commands::cp::dry_run(context, args));
                 }
-                self.reporting(|context| commands::cp::run(context, args))
+                self.with_report(|context| commands::cp::run(context, args))
             }
-            Command::Bench(args) if args.transfer.dry_run => self.moving(|context| {
+            Command::Bench(args) if args.transfer.dry_run => self.with_context(|context| {
                 let plan = commands::bench::plan(context, args)?;
                 if json {
                     out_json(&plan.value());
@@ -139,36 +139,38 @@ impl Start<'_> {
                 }
                 Ok(0)
             }),
-            Command::Bench(args) => self.reporting(|context| commands::bench::run(context, args)),
+            Command::Bench(args) => self.with_report(|context| commands::bench::run(context, args)),
             Command::Demo(args) => {
                 // Entering a user namespace takes a process with one thread, whose files in /proc are not
                 // hidden.
                 let namespaces = commands::demo::acquire_namespaces();
-                self.reporting(|context| commands::demo::run(context, args, &namespaces))
+                self.with_report(|context| commands::demo::run(context, args, &namespaces))
             }
-            Command::Serve(args) => self.moving(|context| commands::serve::run(context, args)),
-            Command::Doctor(args) => self.moving(|context| commands::doctor::run(context, args)),
-            Command::DemoReceiver { ip } => self.moving(|context| commands::demo::receiver(context, *ip)),
+            Command::Serve(args) => self.with_context(|context| commands::serve::run(context, args)),
+            Command::Doctor(args) => self.with_context(|context| commands::doctor::run(context, args)),
+            Command::DemoReceiver { ip } => {
+                self.with_context(|context| commands::demo::receiver(context, *ip))
+            }
         }
     }
 
-    fn moving(&self, run: impl FnOnce(&Context) -> Result<u8, Fault>) -> Result<u8, Fault> {
+    fn with_context(&self, run: impl FnOnce(&Context) -> Result<u8, Fault>) -> Result<u8, Fault> {
         hide_memory();
         run(&self.context()?)
     }
 
-    fn reporting(&self, run: impl FnOnce(&Context) -> RunReport) -> Result<u8, Fault> {
-        self.moving(|context| {
+    fn with_report(&self, run: impl FnOnce(&Context) -> RunReport) -> Result<u8, Fault> {
+        self.with_context(|context| {
             let mut report = run(context);
-            let traced = context.events.finish();
+            let trace_result = context.events.finish();
             // Scripts read a single object; users read the error after the report.
-            if let (true, Err(fault)) = (context.json, &traced) {
+            if let (true, Err(fault)) = (context.json, &trace_result) {
                 report.error.get_or_insert_with(|| fault.clone());
             }
             // A detached copy continues on the other machine and must not be run again.
-            let goes_on = matches!(&self.resolved.command, Command::Cp(args) if args.ssh.detach);
-            let code = finish(&self.resolved.global, &report, Some(self.argv).filter(|_| !goes_on));
-            if context.json { Ok(code) } else { traced.map(|()| code) }
+            let is_detached = matches!(&self.resolved.command, Command::Cp(args) if args.ssh.detach);
+            let code = finish(&self.resolved.global, &report, Some(self.argv).filter(|_| !is_detached));
+            if context.json { Ok(code) } else { trace_result.map(|()| code) }
         })
     }
 
@@ -177,20 +179,20 @@ impl Start<'_> {
         // A server started over ssh needs ssh only until its session is established.
         let is_for_ssh = matches!(command, Command::Serve(args) if args.for_ssh);
         let cancel = signals::watch(if is_for_ssh { Hangup::Ignores } else { Hangup::Stops })?;
-        let in_force = match command {
+        let session_settings = match command {
             // A server only checks that its settings exist; clients also build the stack.
             Command::Serve(_) => Settings::collect(&self.preset, settings)?,
             Command::Pipe(args) if args.listen.is_some() => self.preset.settings()?,
             Command::Pipe(_) => commands::pipe::settings(&self.preset, settings)?,
             _ => Settings::build(&self.preset, settings)?,
         };
-        let mut quiet = Context::quiet(in_force, command.transfer(), cancel);
+        let mut quiet = Context::quiet(session_settings, command.transfer(), cancel);
         let (is_verbose, is_quiet) = (global.verbose > 0, global.quiet || global.json);
         let on_item = match &mut quiet.transfer.receive_policy.run {
             RunMode::ListChanges => Some(item_lines(is_verbose, out)),
             run if is_verbose && !is_quiet => {
                 *run = RunMode::Verbose;
-                Some(item_lines(false, tell))
+                Some(item_lines(false, eprint_lines))
             }
             _ => None,
         };
@@ -231,12 +233,12 @@ fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 
     if global.json {
         out_json(&json_value(report));
     }
-    tell(if global.quiet || global.json { report.problems() } else { report.into() });
+    eprint_lines(if global.quiet || global.json { report.problems() } else { report.into() });
     if let Some(argv) = argv.filter(|_| code == INTERRUPTED) {
         let command = signals::command_line(argv);
-        let is_whole = without_keys(&command) == command;
-        let rest = if is_whole { "" } else { " (with the URL's key, or @FILE in place of the URL)" };
-        tell(format_args!("Run it again with: {command}{rest}"));
+        let has_no_key = without_keys(&command) == command;
+        let suffix = if has_no_key { "" } else { " (with the URL's key, or @FILE in place of the URL)" };
+        eprint_lines(format_args!("Run it again with: {command}{suffix}"));
     }
     code
 }

@@ -47,13 +47,13 @@ pub(crate) fn if_lost(mut fault: Fault, hint: &str) -> Fault {
 /// Sets the host of a fault to this machine, unless it has one or concerns both machines or their connection.
 pub(crate) fn on_this_machine(fault: Fault) -> Fault {
     use FaultCode::{Expired, Interrupted, NotAuthorised, PeerStopped, Usage, VersionMismatch};
-    let is_of_both =
+    let is_of_both_sides =
         matches!(fault.code, Usage | Interrupted | PeerStopped | VersionMismatch | Expired | NotAuthorised);
-    if is_of_both || is_of_way(fault.code) { fault } else { fault.on(Host::Here) }
+    if is_of_both_sides || is_network_fault(fault.code) { fault } else { fault.on(Host::Here) }
 }
 
 /// Whether the connection between two machines failed, rather than one of them.
-pub(crate) fn is_of_way(code: FaultCode) -> bool {
+pub(crate) fn is_network_fault(code: FaultCode) -> bool {
     use FaultCode::{ControlLost, PeerSilent, UdpBlocked, Unreachable};
     matches!(code, ControlLost | PeerSilent | UdpBlocked | Unreachable)
 }
@@ -214,8 +214,8 @@ mod engine_tests {
         };
         let fault = of(refused);
         assert_eq!(fault.code, FaultCode::Unreachable);
-        let wanted = "cannot connect to host:7000 (TCP): connection refused, nothing is listening there";
-        assert_eq!(fault.message, wanted);
+        let expected = "cannot connect to host:7000 (TCP): connection refused, nothing is listening there";
+        assert_eq!(fault.message, expected);
         assert!(fault.hint.contains("haul serve"), "{fault}");
     }
 
@@ -274,8 +274,8 @@ mod engine_tests {
     fn the_hint_for_a_job_interrupted_by_the_peer_is_to_run_it_again() {
         let stopped = || Fault::new(FaultCode::Interrupted, "the writer was dropped", "").from_peer();
         assert!(of(EngineError::Peer(stopped())).hint.contains("run it again"));
-        let told = Fault { hint: "wait".to_owned(), ..stopped() };
-        assert_eq!(of(EngineError::Peer(told)).hint, "wait");
+        let hinted = Fault { hint: "wait".to_owned(), ..stopped() };
+        assert_eq!(of(EngineError::Peer(hinted)).hint, "wait");
     }
 
     #[test]

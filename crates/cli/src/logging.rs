@@ -61,9 +61,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct Captured(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Kept {
+    impl Write for Captured {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -75,15 +75,15 @@ mod tests {
 
     #[test]
     fn logged_text_stays_on_one_line_without_control_characters() {
-        let (kept, peer) = (Kept::default(), "a\nforged\x1b[2J\u{202e}");
-        let writer = kept.clone();
+        let (captured, peer) = (Captured::default(), "a\nforged\x1b[2J\u{202e}");
+        let writer = captured.clone();
         let log = tracing_subscriber::fmt()
             .fmt_fields(debug_fn(field).delimited(" "))
             .with_writer(move || writer.clone())
             .with_ansi(false)
             .finish();
         tracing::subscriber::with_default(log, || tracing::warn!(%peer, name = peer, "connected to {peer}"));
-        let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
         assert!(text.contains(r"connected to a\nforged\x1b[2J\u{202e}"), "{text}");
         assert!(text.contains(r"peer=a\nforged"), "{text}");
         assert_eq!((text.lines().count(), text.trim_end().contains(haul_base::is_unprintable)), (1, false));

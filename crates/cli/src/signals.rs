@@ -69,7 +69,7 @@ impl Cancel {
 
     /// Returns this side's interruption if there is one and the peer reports one, otherwise `fault`: a
     /// terminal's Ctrl-C reaches both sides of a local run.
-    pub(crate) fn own_interruption_or(&self, fault: Fault, hint: &str) -> Fault {
+    pub(crate) fn interruption_or(&self, fault: Fault, hint: &str) -> Fault {
         if self.is_requested() && fault.code == FaultCode::PeerStopped { self.fault(hint) } else { fault }
     }
 
@@ -191,8 +191,8 @@ mod tests {
         let argv = odd.map(|word| OsStr::from_bytes(word).to_owned());
         let line = command_line(&argv);
         assert!(!line.contains(haul_base::is_unprintable), "{line}");
-        let told = Command::new("bash").args(["-c", &format!("printf '%s\\0' {line}")]).output().unwrap();
-        assert_eq!(told.stdout, [odd.join(&0), vec![0]].concat(), "{line}");
+        let output = Command::new("bash").args(["-c", &format!("printf '%s\\0' {line}")]).output().unwrap();
+        assert_eq!(output.stdout, [odd.join(&0), vec![0]].concat(), "{line}");
     }
 
     const STUBBORN: &str = "HAUL_TEST_STUBBORN";
@@ -250,16 +250,16 @@ mod tests {
     #[test]
     fn the_sender_of_a_signal_is_named_locally_but_not_to_the_peer() {
         let cancel = Cancel::default();
-        let own = std::fs::read_to_string("/proc/self/comm").unwrap();
+        let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
         cancel.0.set(Some(Stop { signal: "SIGTERM", sender: Some(sender(pid, 7)) })).unwrap();
-        let by = format!("SIGTERM from process {pid} ({}) of user 7", own.trim_end());
-        let own = cancel.fault("again");
-        assert_eq!(own.message, format!("interrupted by {by}"));
-        let told = cancel.fault_for_peer(Role::Server, "again");
-        assert_eq!(told.message, "the server was stopped by SIGTERM");
-        let theirs = told.from_peer();
-        assert_eq!(cancel.own_interruption_or(theirs.clone(), "again"), own);
-        assert_eq!(Cancel::default().own_interruption_or(theirs.clone(), "again"), theirs);
+        let by = format!("SIGTERM from process {pid} ({}) of user 7", comm.trim_end());
+        let local_fault = cancel.fault("again");
+        assert_eq!(local_fault.message, format!("interrupted by {by}"));
+        let peer_fault = cancel.fault_for_peer(Role::Server, "again");
+        assert_eq!(peer_fault.message, "the server was stopped by SIGTERM");
+        let fault_of_peer = peer_fault.from_peer();
+        assert_eq!(cancel.interruption_or(fault_of_peer.clone(), "again"), local_fault);
+        assert_eq!(Cancel::default().interruption_or(fault_of_peer.clone(), "again"), fault_of_peer);
     }
 }

@@ -172,11 +172,12 @@ fn names(code: &str, word: &str) -> bool {
 #[test]
 fn crates_import_only_allowed_crates() {
     let packages = packages();
-    let ours: BTreeSet<&str> = packages.iter().map(|p| p.name.as_str()).collect();
+    let workspace_packages: BTreeSet<&str> = packages.iter().map(|p| p.name.as_str()).collect();
     for package in &packages {
         let rule = MAY_IMPORT.iter().find(|(name, _)| *name == package.name);
         let (_, allowed) = rule.unwrap_or_else(|| panic!("{} is missing from the table", package.name));
-        for (dependency, kind) in package.dependencies.iter().filter(|(name, _)| ours.contains(name.as_str()))
+        for (dependency, kind) in
+            package.dependencies.iter().filter(|(name, _)| workspace_packages.contains(name.as_str()))
         {
             let in_tests = kind.as_deref() == Some("dev");
             let extra = MAY_IMPORT_IN_TESTS.contains(&(package.name.as_str(), dependency.as_str()));
@@ -356,10 +357,10 @@ fn paths_to_children(own: &str, module: &str, children: &[&str]) -> Vec<Vec<Stri
     let mut found = Vec::new();
     for child in children {
         for (at, _) in own.match_indices(child) {
-            let (before, behind) = (&own[..at], &own[at + child.len()..]);
+            let (before, after) = (&own[..at], &own[at + child.len()..]);
             let is_part = before.ends_with(|c: char| c.is_alphanumeric() || "_:.".contains(c));
-            let is_whole = before.ends_with("use ") && behind.starts_with([';', ' ']);
-            if !is_part && (behind.starts_with("::") || is_whole) {
+            let is_whole = before.ends_with("use ") && after.starts_with([';', ' ']);
+            if !is_part && (after.starts_with("::") || is_whole) {
                 let base = module.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect();
                 read_path(&own[at..], base, &mut found);
             }
@@ -372,11 +373,11 @@ fn paths_to_children(own: &str, module: &str, children: &[&str]) -> Vec<Vec<Stri
 fn uses(own: &str, name: &str) -> bool {
     own.lines().filter(|line| line.trim().trim_end_matches(',') != name).any(|line| {
         line.match_indices(name).any(|(at, _)| {
-            let behind = &line[at + name.len()..];
+            let after = &line[at + name.len()..];
             let is_part = line[..at].ends_with(|c: char| c.is_alphanumeric() || "_:.".contains(c))
-                || behind.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+                || after.starts_with(|c: char| c.is_alphanumeric() || c == '_');
             let is_type = name.starts_with(char::is_uppercase);
-            !is_part && (is_type || behind.starts_with('(') || behind.starts_with("::"))
+            !is_part && (is_type || after.starts_with('(') || after.starts_with("::"))
         })
     })
 }
@@ -498,7 +499,7 @@ fn files_have_no_import_cycles() {
         Some(parent) => module.starts_with(parent),
         None => module == known,
     };
-    let (mut found, mut left) = (Vec::new(), BTreeSet::new());
+    let (mut found, mut unchecked) = (Vec::new(), BTreeSet::new());
     for package in packages() {
         let modules = modules(&package);
         for circle in circles(&imports(&modules)) {
@@ -506,13 +507,13 @@ fn files_have_no_import_cycles() {
                 *name == package.name && circle.iter().all(|module| known.iter().any(|k| is_known(k, module)))
             };
             match CIRCLES_LEFT.iter().position(is_left) {
-                Some(which) => drop(left.insert(which)),
+                Some(which) => drop(unchecked.insert(which)),
                 None => found.push(format!("{}: {circle:?}", package.name)),
             }
         }
     }
     assert!(found.is_empty(), "move what two files need into a third one: {found:#?}");
-    assert_eq!(left.len(), CIRCLES_LEFT.len(), "remove exceptions for cycles that no longer exist");
+    assert_eq!(unchecked.len(), CIRCLES_LEFT.len(), "remove exceptions for cycles that no longer exist");
 }
 
 /// Crates whose top-level modules, each with all its files, do not import each other in circles either.

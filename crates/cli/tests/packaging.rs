@@ -18,10 +18,10 @@ fn the_systemd_unit_is_hardened() {
         eprintln!("SKIPPED the_systemd_unit_is_hardened: systemd-analyze is missing");
         return;
     };
-    let said = String::from_utf8_lossy(&analysis.stderr).into_owned();
-    if said.contains("unrecognized option") || said.contains("Unknown") {
-        eprintln!("SKIPPED the_systemd_unit_is_hardened: systemd-analyze is too old: {said}");
+    let stderr = String::from_utf8_lossy(&analysis.stderr).into_owned();
+    if stderr.contains("unrecognized option") || stderr.contains("Unknown") {
+        eprintln!("SKIPPED the_systemd_unit_is_hardened: systemd-analyze is too old: {stderr}");
         return;
     }
-    assert!(analysis.status.success(), "{}{said}", String::from_utf8_lossy(&analysis.stdout));
+    assert!(analysis.status.success(), "{}{stderr}", String::from_utf8_lossy(&analysis.stdout));
 }

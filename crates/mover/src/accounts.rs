@@ -16,12 +16,12 @@ const MAX_CACHED: usize = 10_000;
 struct LookupCache<K, V>(Mutex<HashMap<K, Option<V>>>);
 
 impl<K: Eq + Hash, V: Clone> LookupCache<K, V> {
-    fn get(&self, key: K, ask: impl FnOnce() -> Option<V>) -> Option<V> {
-        let mut known = self.0.lock();
-        if known.len() >= MAX_CACHED && !known.contains_key(&key) {
-            known.clear();
+    fn get(&self, key: K, look_up: impl FnOnce() -> Option<V>) -> Option<V> {
+        let mut cache = self.0.lock();
+        if cache.len() >= MAX_CACHED && !cache.contains_key(&key) {
+            cache.clear();
         }
-        known.entry(key).or_insert_with(ask).clone()
+        cache.entry(key).or_insert_with(look_up).clone()
     }
 }
 
@@ -43,16 +43,16 @@ impl Accounts {
         self.group_names.get(number, || Some(Group::from_gid(number.into()).ok()??.name.into_bytes()))
     }
 
-    /// Returns the local ID of the user `name`, or `elsewhere`, its ID on the peer, if the name is unknown.
-    pub(crate) fn user(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
-        let ask = |name| Some(User::from_name(std::str::from_utf8(name).ok()?).ok()??.uid.as_raw());
-        name.and_then(|name| self.users.get(name.to_vec(), || ask(name))).unwrap_or(elsewhere)
+    /// Returns the local ID of the user `name`, or `fallback`, its ID on the peer, if the name is unknown.
+    pub(crate) fn user(&self, name: Option<&[u8]>, fallback: u32) -> u32 {
+        let look_up = |name| Some(User::from_name(std::str::from_utf8(name).ok()?).ok()??.uid.as_raw());
+        name.and_then(|name| self.users.get(name.to_vec(), || look_up(name))).unwrap_or(fallback)
     }
 
-    /// Returns the local ID of the group `name`, or `elsewhere`, its ID on the peer, if the name is unknown.
-    pub(crate) fn group(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
-        let ask = |name| Some(Group::from_name(std::str::from_utf8(name).ok()?).ok()??.gid.as_raw());
-        name.and_then(|name| self.groups.get(name.to_vec(), || ask(name))).unwrap_or(elsewhere)
+    /// Returns the local ID of the group `name`, or `fallback`, its ID on the peer, if the name is unknown.
+    pub(crate) fn group(&self, name: Option<&[u8]>, fallback: u32) -> u32 {
+        let look_up = |name| Some(Group::from_name(std::str::from_utf8(name).ok()?).ok()??.gid.as_raw());
+        name.and_then(|name| self.groups.get(name.to_vec(), || look_up(name))).unwrap_or(fallback)
     }
 }
 
@@ -89,17 +89,17 @@ mod tests {
 
     #[test]
     fn lookups_are_cached_and_the_cache_is_bounded() {
-        let (known, mut asked) = (LookupCache::default(), 0);
+        let (cache, mut lookups) = (LookupCache::default(), 0);
         for number in [1, 1, 2] {
-            known.get(number, || {
-                asked += 1;
+            cache.get(number, || {
+                lookups += 1;
                 None::<u32>
             });
         }
-        assert_eq!(asked, 2);
+        assert_eq!(lookups, 2);
         for number in 0..3 * MAX_CACHED {
-            known.get(number, || Some(5));
+            cache.get(number, || Some(5));
         }
-        assert!(known.0.lock().len() <= MAX_CACHED);
+        assert!(cache.0.lock().len() <= MAX_CACHED);
     }
 }

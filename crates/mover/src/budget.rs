@@ -18,25 +18,25 @@ const MESSAGE_RESERVE: u64 = 3 * MAX_FRAME as u64;
 /// Memory used by the set of a job, and its limit.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
-    most: Bytes,
-    held: AtomicU64,
+    limit: Bytes,
+    used: AtomicU64,
     entries: AtomicU64,
 }
 
 impl Budget {
-    pub(crate) fn new(most: Bytes) -> Arc<Self> {
-        Arc::new(Self { most, ..Self::default() })
+    pub(crate) fn new(limit: Bytes) -> Arc<Self> {
+        Arc::new(Self { limit, ..Self::default() })
     }
 
     /// Counts bytes that are held until the job ends. Fails if the set exceeds its budget.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), Fault> {
-        let held = self.held.fetch_add(bytes, Relaxed) + bytes;
-        if held + MESSAGE_RESERVE.min(self.most.0 / 4) <= self.most.0 {
+        let used = self.used.fetch_add(bytes, Relaxed) + bytes;
+        if used + MESSAGE_RESERVE.min(self.limit.0 / 4) <= self.limit.0 {
             return Ok(());
         }
         let message = format!(
             "the names, links, holes and attributes of the file set exceed the memory limit of {}, with {} entries so far",
-            self.most,
+            self.limit,
             self.entries.load(Relaxed)
         );
         let hint = "copy it in parts, or give `--set-memory SIZE` to both `haul cp` and `haul serve`";
@@ -62,40 +62,40 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    pub(crate) fn nothing(budget: &Arc<Budget>) -> Self {
+    pub(crate) fn empty(budget: &Arc<Budget>) -> Self {
         Self { budget: budget.clone(), bytes: 0 }
     }
 
     /// Replaces the reserved amount. Exceeding the budget is detected only by the next [`Budget::take`].
-    pub(crate) fn change(&mut self, bytes: u64) {
-        self.budget.held.fetch_add(bytes, Relaxed);
-        self.budget.held.fetch_sub(self.bytes, Relaxed);
+    pub(crate) fn resize(&mut self, bytes: u64) {
+        self.budget.used.fetch_add(bytes, Relaxed);
+        self.budget.used.fetch_sub(self.bytes, Relaxed);
         self.bytes = bytes;
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.change(0);
+        self.resize(0);
     }
 }
 
 /// Maximum bytes per item in a hash table: `hashbrown` has up to 16 slots for 7 items, and 8 more while it
 /// grows, each with one control byte.
-pub(crate) fn of_place<T>() -> u64 {
+pub(crate) fn slot_bytes<T>() -> u64 {
     (size_of::<T>() as u64 + 1) * 24 / 7
 }
 
 /// Maximum memory of a vector with `bytes` bytes that grows with [`make_room`].
-pub(crate) fn in_vec(bytes: usize) -> u64 {
+pub(crate) fn vec_bytes(bytes: usize) -> u64 {
     bytes as u64 * 9 / 8
 }
 
-/// Reserves capacity for `more` items, growing by at least an eighth: doubling would leave half of a large
+/// Reserves capacity for `additional` items, growing by at least an eighth: doubling would leave half of a large
 /// vector unused.
-pub(crate) fn make_room<T>(vec: &mut Vec<T>, more: usize) {
-    if vec.len() + more > vec.capacity() {
-        vec.reserve_exact(more.max(vec.len() / 8).max(64));
+pub(crate) fn make_room<T>(vec: &mut Vec<T>, additional: usize) {
+    if vec.len() + additional > vec.capacity() {
+        vec.reserve_exact(additional.max(vec.len() / 8).max(64));
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
         let budget = Budget::new(Bytes(1_000));
         let mut reserved = budget.reserve(700).unwrap();
         budget.take(51).unwrap_err();
-        reserved.change(699);
+        reserved.resize(699);
         assert_eq!(budget.take(0), Ok(()));
         drop(reserved);
         assert_eq!(budget.take(699), Ok(()));
@@ -139,7 +139,7 @@ mod tests {
         for number in 0..100_000u64 {
             make_room(&mut vec, 1);
             vec.push(number);
-            assert!((vec.capacity() * 8) as u64 <= in_vec(vec.len() * 8) + 64 * 8);
+            assert!((vec.capacity() * 8) as u64 <= vec_bytes(vec.len() * 8) + 64 * 8);
         }
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use haul_wire::control::{Entry, EntryKind, Fault, FaultCode};
 
-use crate::budget::{in_vec, make_room, of_place};
-use crate::fault::{of_path, protocol, show};
+use crate::budget::{make_room, slot_bytes, vec_bytes};
+use crate::fault::{path_fault, show, violation};
 use crate::storage::Mtime;
 use crate::stream::Shape;
 
@@ -98,21 +98,21 @@ impl EntryTable {
     pub(crate) fn cost(&self, index: u32) -> u64 {
         let record = &self.records[index as usize];
         let names = usize::from(record.name_len) + self.target(index).len();
-        let more = match (record.kind, self.shapes.get(&index)) {
+        let extra = match (record.kind, self.shapes.get(&index)) {
             (Kind::Directory, _) => self.path(index).len() as u64 + PATH,
-            (_, Some(shape)) => of_place::<(u32, Arc<Shape>)>() + shape.bytes(),
+            (_, Some(shape)) => slot_bytes::<(u32, Arc<Shape>)>() + shape.bytes(),
             (_, None) => 0,
         };
-        in_vec(size_of::<Record>() + size_of::<[u8; 32]>() + names)
-            + of_place::<u32>()
+        vec_bytes(size_of::<Record>() + size_of::<[u8; 32]>() + names)
+            + slot_bytes::<u32>()
             + COST_IN_OTHER_TABLES
-            + more
+            + extra
     }
 
     /// Appends an entry. `Ok(Some(fault))`: the entry is stored as failed, because the sender could not read
     /// it or because it contradicts earlier entries. Fails if the set exceeds a limit or breaks the protocol.
     pub(crate) fn push(&mut self, entry: &Entry) -> Result<Option<Fault>, Fault> {
-        match self.place(entry) {
+        match self.find_parent(entry) {
             Ok(parent) => {
                 let name = entry.path.file_name();
                 let index = self.append(entry, parent, name)?;
@@ -138,7 +138,7 @@ impl EntryTable {
     }
 
     /// Returns the index of the entry's parent directory, or the fault that prevents installing the entry.
-    pub(crate) fn place(&mut self, entry: &Entry) -> Result<Option<u32>, Fault> {
+    pub(crate) fn find_parent(&mut self, entry: &Entry) -> Result<Option<u32>, Fault> {
         if let EntryKind::Failed(fault) = &entry.kind {
             return Err(fault.clone());
         }
@@ -149,7 +149,7 @@ impl EntryTable {
         let merges = earlier == Some(Kind::Directory) && entry.kind == EntryKind::Directory;
         if earlier.is_some() && !merges {
             let hint = "sources with the same name need different destinations";
-            return Err(of_path(FaultCode::Usage, path, "occurs twice in the file set", hint));
+            return Err(path_fault(FaultCode::Usage, path, "occurs twice in the file set", hint));
         }
         Ok(parent)
     }
@@ -166,7 +166,7 @@ impl EntryTable {
         }
         let mut at = None;
         for component in path.split(|&b| b == b'/') {
-            let early = || protocol(&format!("`{}` came before its directory", show(below)));
+            let early = || violation(&format!("`{}` came before its directory", show(below)));
             let index = self.find(at, component).ok_or_else(early)?;
             self.must_be_directory(index, below)?;
             at = Some(index);
@@ -182,13 +182,13 @@ impl EntryTable {
             Kind::File(_) | Kind::Unread | Kind::HardLink(_) => (FaultCode::NotADirectory, "file"),
         };
         let what = format!("lies below a {what} of the same set");
-        Err(of_path(code, below, &what, "nothing is ever written through a received link or file"))
+        Err(path_fault(code, below, &what, "nothing is ever written through a received link or file"))
     }
 
     fn append(&mut self, entry: &Entry, parent: Option<u32>, name: &[u8]) -> Result<u32, Fault> {
         let index = self.records.len();
         let (Some(end), true) = (self.bytes.checked_add(entry.stream_bytes()), index < MAX_ENTRIES) else {
-            return Err(protocol("the set is larger than any set may be"));
+            return Err(violation("the set is larger than any set may be"));
         };
         let name_start = self.names.len() as u64;
         make_room(&mut self.names, name.len());
@@ -222,9 +222,9 @@ impl EntryTable {
 
     /// Checks an entry number from the peer, which has to be that of a regular file.
     pub(crate) fn file(&self, entry: u64) -> Result<u32, Fault> {
-        let known = u32::try_from(entry).ok().filter(|&e| e < self.len());
-        let file = known.filter(|&e| matches!(self.kind(e), Kind::File(_)));
-        file.ok_or_else(|| protocol("a message for a file names an entry of another kind"))
+        let index = u32::try_from(entry).ok().filter(|&e| e < self.len());
+        let file = index.filter(|&e| matches!(self.kind(e), Kind::File(_)));
+        file.ok_or_else(|| violation("a message for a file names an entry of another kind"))
     }
 
     fn insert_name(&mut self, index: u32) {
@@ -238,11 +238,11 @@ impl EntryTable {
 
     /// Finds the entry with this name in a directory of the set, or at its top level.
     pub(crate) fn find(&self, parent: Option<u32>, name: &[u8]) -> Option<u32> {
-        let is_it = |&index: &u32| {
+        let is_entry = |&index: &u32| {
             let record = &self.records[index as usize];
             record.parent == parent && record.name_in(&self.names) == name
         };
-        self.by_name.find(self.hasher.hash_one((parent, name)), is_it).copied()
+        self.by_name.find(self.hasher.hash_one((parent, name)), is_entry).copied()
     }
 
     /// Whether no earlier entry has the same path: entries of a repeated directory have the first one as
@@ -264,8 +264,8 @@ impl EntryTable {
         self.records[index as usize].kind
     }
 
-    pub(crate) fn those(&self, is_meant: impl Fn(Kind, EntryState) -> bool) -> impl Iterator<Item = u32> {
-        (0..self.len()).filter(move |&index| is_meant(self.kind(index), self.state(index)))
+    pub(crate) fn select(&self, accepts: impl Fn(Kind, EntryState) -> bool) -> impl Iterator<Item = u32> {
+        (0..self.len()).filter(move |&index| accepts(self.kind(index), self.state(index)))
     }
 
     pub(crate) fn state(&self, index: u32) -> EntryState {

@@ -41,21 +41,21 @@ impl IoFault {
             | Errno::STALE => Scope::Job,
             _ => Scope::Entry,
         };
-        Self { fault: of_errno(classify(false, errno), doing, path, errno), scope }
+        Self { fault: errno_fault(classify(false, errno), doing, path, errno), scope }
     }
 
     /// Creates a fault of one entry; its message is the path followed by `what`.
     pub(crate) fn entry(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Self {
-        Self { fault: of_path(code, path, what, hint), scope: Scope::Entry }
+        Self { fault: path_fault(code, path, what, hint), scope: Scope::Entry }
     }
 }
 
 /// Creates the fault for an operating system error while `doing` something to the source `path`.
-pub(crate) fn of_source(doing: &str, path: &[u8], errno: Errno) -> Fault {
-    of_errno(classify(true, errno), doing, path, errno)
+pub(crate) fn source_fault(doing: &str, path: &[u8], errno: Errno) -> Fault {
+    errno_fault(classify(true, errno), doing, path, errno)
 }
 
-fn of_errno((code, hint): (FaultCode, &str), doing: &str, path: &[u8], errno: Errno) -> Fault {
+fn errno_fault((code, hint): (FaultCode, &str), doing: &str, path: &[u8], errno: Errno) -> Fault {
     let why = match errno {
         Errno::XDEV => "it leads outside the served directory".to_owned(),
         Errno::LOOP => "the path contains a symbolic link, or links form a loop".to_owned(),
@@ -68,7 +68,7 @@ fn of_errno((code, hint): (FaultCode, &str), doing: &str, path: &[u8], errno: Er
 }
 
 /// Creates a fault whose message is the path followed by `what`.
-pub(crate) fn of_path(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Fault {
+pub(crate) fn path_fault(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Fault {
     Fault::new(code, format!("`{}` {what}", show(path)), hint)
 }
 
@@ -102,7 +102,7 @@ fn classify(at_source: bool, errno: Errno) -> (FaultCode, &'static str) {
 }
 
 pub(crate) fn unexpected(message: &ControlMessage) -> Fault {
-    protocol(&format!("unexpected {} message", message.name()))
+    violation(&format!("unexpected {} message", message.name()))
 }
 
 pub(crate) fn early_disconnect(who: &str) -> Fault {
@@ -110,7 +110,7 @@ pub(crate) fn early_disconnect(who: &str) -> Fault {
     Fault::new(FaultCode::ControlLost, message, "run the same command again")
 }
 
-pub(crate) fn protocol(what: &str) -> Fault {
+pub(crate) fn violation(what: &str) -> Fault {
     Fault::new(
         FaultCode::Internal,
         format!("the peer violated the protocol: {what}"),
@@ -142,19 +142,19 @@ mod tests {
         assert_eq!(quota.fault.code, FaultCode::DiskFull);
         let denied = IoFault::destination("open", b"x", Errno::ACCESS);
         assert_eq!((denied.fault.code, denied.scope), (FaultCode::ReadOnly, Scope::Entry));
-        let denied = of_source("open", b"x", Errno::ACCESS);
+        let denied = source_fault("open", b"x", Errno::ACCESS);
         assert_eq!(denied.code, FaultCode::Unreadable);
         assert!(denied.message.contains("cannot open `x`: Permission denied"), "{}", denied.message);
-        let frozen = IoFault::destination("create", b"x", Errno::ROFS);
-        assert_eq!((frozen.fault.code, frozen.scope), (FaultCode::ReadOnly, Scope::Job));
-        let crowded = IoFault::destination("create", b"x", Errno::MFILE);
-        assert_eq!(crowded.scope, Scope::Job);
-        assert!(crowded.fault.hint.contains("ulimit -n"), "{}", crowded.fault.hint);
+        let read_only = IoFault::destination("create", b"x", Errno::ROFS);
+        assert_eq!((read_only.fault.code, read_only.scope), (FaultCode::ReadOnly, Scope::Job));
+        let no_descriptors = IoFault::destination("create", b"x", Errno::MFILE);
+        assert_eq!(no_descriptors.scope, Scope::Job);
+        assert!(no_descriptors.fault.hint.contains("ulimit -n"), "{}", no_descriptors.fault.hint);
     }
 
     #[test]
     fn a_path_that_leaves_the_root_is_reported_as_an_escape() {
-        let escape = of_source("read", b"../x", Errno::XDEV);
+        let escape = source_fault("read", b"../x", Errno::XDEV);
         assert_eq!(escape.code, FaultCode::PathEscape);
         assert!(escape.message.contains("leads outside the served directory"), "{}", escape.message);
     }

@@ -39,8 +39,8 @@ impl Common {
 
     /// Fails with the fault that ended the job, and sends it to the peer if necessary.
     pub(crate) fn check_ending(&self) -> Result<(), Fault> {
-        let Some((fault, tell_peer)) = self.ending.get() else { return Ok(()) };
-        if *tell_peer {
+        let Some((fault, notify_peer)) = self.ending.get() else { return Ok(()) };
+        if *notify_peer {
             // The channel itself may have failed.
             let _ = self.link.send(ControlMessage::Abort(fault.clone()));
         }
@@ -57,8 +57,8 @@ pub(crate) trait Job: Deref<Target = Common> + Send + Sync + 'static {
     }
 
     /// Ends the job. False: it had already ended with another fault, which is kept.
-    fn end_with(&self, fault: Fault, tell_peer: bool) -> bool {
-        let is_first = self.ending.set((fault, tell_peer)).is_ok();
+    fn end_with(&self, fault: Fault, notify_peer: bool) -> bool {
+        let is_first = self.ending.set((fault, notify_peer)).is_ok();
         self.stop();
         is_first
     }
@@ -66,13 +66,13 @@ pub(crate) trait Job: Deref<Target = Common> + Send + Sync + 'static {
     /// Ends the job, and tells the peer.
     fn fail(&self, fault: Fault) {
         // A thread that stopped listening has reported its own fault, or will once its panic has unwound.
-        if fault != over(()) {
+        if fault != job_ended(()) {
             self.end_with(fault, true);
         }
     }
 
     /// Handles the result of a receive; any error ends the job.
-    fn take_in(
+    fn receive(
         &self,
         received: Result<Option<ControlMessage>, Fault>,
         handle: impl FnOnce(ControlMessage) -> Result<(), Fault>,
@@ -95,7 +95,7 @@ pub(crate) trait Job: Deref<Target = Common> + Send + Sync + 'static {
 }
 
 /// The fault for a channel whose receiver is gone because the job is over.
-pub(crate) fn over<T>(_: T) -> Fault {
+pub(crate) fn job_ended<T>(_: T) -> Fault {
     Fault::new(FaultCode::Interrupted, "the transfer is over", "")
 }
 
@@ -211,7 +211,7 @@ pub enum Stage {
     #[display("more data from the pipe")]
     Pipe,
     #[display("the receiver to compare its files and request what it lacks")]
-    Wants,
+    Requests,
     #[display("the sources to be read")]
     Reading,
     #[display("contents to arrive at the receiver")]
@@ -254,7 +254,7 @@ pub(crate) fn join<T>(thread: JoinHandle<T>) -> Result<T, Fault> {
 }
 
 /// Returns the number of voluntary context switches of the calling thread, each a wait for something.
-pub(crate) fn waits() -> i64 {
+pub(crate) fn voluntary_switches() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches())
 }
 
@@ -268,14 +268,14 @@ mod tests {
     #[test]
     fn sleeping_counts_as_a_wait_and_computing_does_not() {
         // A page fault counts as a wait, too.
-        let works = |_| {
-            let before = waits();
+        let uses_no_wait = |_| {
+            let before = voluntary_switches();
             black_box(blake3::hash(&[7; 10_000]));
-            waits() == before
+            voluntary_switches() == before
         };
-        assert!((0..100).any(works));
-        let before = waits();
+        assert!((0..100).any(uses_no_wait));
+        let before = voluntary_switches();
         std::thread::sleep(Duration::from_millis(1));
-        assert!(waits() > before);
+        assert!(voluntary_switches() > before);
     }
 }

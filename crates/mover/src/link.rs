@@ -27,23 +27,23 @@ pub trait ControlLink: Send + Sync {
 /// the frame.
 const PART_BYTES: usize = MAX_FRAME / 4;
 
-/// Sends a list in as many messages as necessary, at most `most` items each.
+/// Sends a list in as many messages as necessary, at most `max_items` items each.
 pub(crate) fn send_list<T: Serialize>(
     link: &dyn ControlLink,
     mut items: Vec<T>,
-    most: usize,
+    max_items: usize,
     message: impl Fn(Vec<T>) -> ControlMessage,
 ) -> Result<(), Fault> {
     while !items.is_empty() {
         let mut bytes = 0;
-        let fits = items.iter().take(most).take_while(|item| {
+        let fits = items.iter().take(max_items).take_while(|item| {
             let before = bytes;
             bytes += encoded_len(item);
             before < PART_BYTES
         });
         let len = fits.count();
-        let rest = items.split_off(len);
-        link.send(message(std::mem::replace(&mut items, rest)))?;
+        let remaining = items.split_off(len);
+        link.send(message(std::mem::replace(&mut items, remaining)))?;
     }
     Ok(())
 }

@@ -60,22 +60,22 @@ impl Progress {
 
     /// Sets the callback for changes of names: removals, and in a dry run or with `--verbose` all changes.
     /// Items recorded earlier are passed to it first.
-    pub fn on_item(&self, tell: ItemCallback) {
+    pub fn on_item(&self, callback: ItemCallback) {
         let mut items = self.items.lock();
-        items.1.drain(..).for_each(|item| tell(&item));
-        items.0 = Some(tell);
+        items.1.drain(..).for_each(|item| callback(&item));
+        items.0 = Some(callback);
     }
 
-    pub(crate) fn tell(&self, item: &Item) {
+    pub(crate) fn report(&self, item: &Item) {
         let mut items = self.items.lock();
         match &items.0 {
-            Some(tell) => tell(item),
+            Some(callback) => callback(item),
             None if items.1.len() < MAX_EARLY_ITEMS => items.1.push(item.clone()),
             None => {}
         }
     }
 
-    pub(crate) fn found_all(&self) {
+    pub(crate) fn set_all_known(&self) {
         self.all_known.store(true, Relaxed);
     }
 }

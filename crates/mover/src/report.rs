@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use haul_wire::control::{Fault, FaultCode, Notes, Removal};
 
 use crate::entries::{EntryState, EntryTable, Kind};
-use crate::fault::of_path;
+use crate::fault::path_fault;
 
 /// Maximum number of failures that a report names; further ones are only counted.
 pub const MAX_NAMED_FAILURES: usize = 100;
@@ -42,11 +42,11 @@ pub struct MoveReport {
 impl MoveReport {
     pub(crate) fn of(table: &EntryTable, digest: [u8; 32]) -> Self {
         let (files, bytes) = table
-            .those(|kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done)))
+            .select(|kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done)))
             .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.stream_len(index)));
-        let kept = table.those(|_, state| state == EntryState::Kept).count() as u64;
+        let kept = table.select(|_, state| state == EntryState::Kept).count() as u64;
         let is_link = |kind, state| matches!((kind, state), (Kind::HardLink(_), EntryState::Done));
-        let hard_links = table.those(is_link).count() as u64;
+        let hard_links = table.select(is_link).count() as u64;
         Self { entries: table.len().into(), files, bytes, kept, hard_links, digest, ..Self::default() }
     }
 
@@ -148,8 +148,8 @@ impl Failures {
 const SEE_DIRECTORY: &str = "see the error of its directory";
 
 /// The fault of an entry whose directory failed.
-pub(crate) fn without_directory(path: &[u8]) -> Fault {
-    of_path(FaultCode::NotADirectory, path, "has no parent directory, which failed", SEE_DIRECTORY)
+pub(crate) fn missing_directory(path: &[u8]) -> Fault {
+    path_fault(FaultCode::NotADirectory, path, "has no parent directory, which failed", SEE_DIRECTORY)
 }
 
 /// Whether an entry failed only because a directory above it did.
@@ -171,7 +171,7 @@ const CONTEXT: &str = "haulage 2025 digest of a file set v1";
 /// the file, both with their lengths as size. Modes and times are not included.
 pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
-    for index in table.those(|_, state| state != EntryState::Failed) {
+    for index in table.select(|_, state| state != EntryState::Failed) {
         let path = table.path(index);
         let shape = table.shape(index);
         let linked;
@@ -246,7 +246,7 @@ mod tests {
         failures.add(directory.as_bytes(), Fault::new(FaultCode::Unreadable, directory, ""));
         for entry in 0..entries {
             let path = format!("{directory}/sub/{entry}");
-            failures.add(path.as_bytes(), without_directory(path.as_bytes()));
+            failures.add(path.as_bytes(), missing_directory(path.as_bytes()));
         }
     }
 

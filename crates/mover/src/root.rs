@@ -21,7 +21,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::accounts::euid;
-use crate::fault::{of_source, show};
+use crate::fault::{show, source_fault};
 use crate::storage::{fstat, fstatfs, kind_of, lstatat, open_in, openat2, readlinkat};
 
 /// Directory that the paths of a job are confined to.
@@ -41,7 +41,7 @@ impl Root {
     /// The directory does not exist, is not a directory, or may not be entered.
     pub fn beneath(path: &Path) -> Result<Self, Fault> {
         let opened = open_in(CWD, path, OFlags::PATH | OFlags::DIRECTORY);
-        let fail = |errno| of_source("open the root", path.as_os_str().as_bytes(), errno);
+        let fail = |errno| source_fault("open the root", path.as_os_str().as_bytes(), errno);
         Ok(Self::Beneath(Arc::new(opened.map_err(fail)?)))
     }
 
@@ -54,17 +54,17 @@ impl Root {
     }
 
     pub(crate) fn split(&self, path: &[u8]) -> Named {
-        let kept = &path[..path.iter().rposition(|&b| b != b'/').map_or(0, |last| last + 1)];
-        let name_start = kept.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
-        let name = &kept[name_start..];
+        let trimmed = &path[..path.iter().rposition(|&b| b != b'/').map_or(0, |last| last + 1)];
+        let name_start = trimmed.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
+        let name = &trimmed[name_start..];
         if matches!(name, b"" | b"." | b"..") {
-            return Named { directory: path.to_vec(), name: Vec::new(), slash: true };
+            return Named { directory: path.to_vec(), name: Vec::new(), trailing_slash: true };
         }
-        let directory = match (&kept[..name_start], self) {
+        let directory = match (&trimmed[..name_start], self) {
             (b"", Self::Anywhere) => b".".to_vec(),
             (directory, _) => directory.to_vec(),
         };
-        Named { directory, name: name.to_vec(), slash: kept.len() < path.len() }
+        Named { directory, name: name.to_vec(), trailing_slash: trimmed.len() < path.len() }
     }
 }
 
@@ -76,13 +76,13 @@ pub(crate) struct Named {
     /// Last component; empty for `.`, `..`, `/` and paths that end in them.
     pub(crate) name: Vec<u8>,
     /// Whether the path ends in a slash: it must be a directory, and a link to one is followed.
-    pub(crate) slash: bool,
+    pub(crate) trailing_slash: bool,
 }
 
 /// Removes empty and `.` components from a path; refuses `..`.
 fn without_dots(path: &[u8]) -> Result<Vec<u8>, Errno> {
-    let kept: Vec<&[u8]> = path.split(|&b| b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
-    if kept.contains(&&b".."[..]) { Err(Errno::XDEV) } else { Ok(kept.join(&b'/')) }
+    let components: Vec<&[u8]> = path.split(|&b| b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
+    if components.contains(&&b".."[..]) { Err(Errno::XDEV) } else { Ok(components.join(&b'/')) }
 }
 
 /// Whether a source stands for its contents and not for itself: `.`, `..`, `/`, and paths that end in them.
@@ -227,16 +227,16 @@ fn by_component(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owned
 /// Opens a path that may exceed the limit of one system call, following links; an empty path is `from`
 /// itself. Adds `O_CLOEXEC`.
 pub(crate) fn open_long(from: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-    let (mut at, mut rest) = (None, path);
-    while rest.len() >= LONGEST {
-        let slash = rest[..LONGEST].iter().rposition(|&b| b == b'/').filter(|&slash| slash > 0);
-        let (part, behind) = rest.split_at(slash.ok_or(Errno::NAMETOOLONG)?);
+    let (mut at, mut remaining) = (None, path);
+    while remaining.len() >= LONGEST {
+        let slash = remaining[..LONGEST].iter().rposition(|&b| b == b'/').filter(|&slash| slash > 0);
+        let (part, after) = remaining.split_at(slash.ok_or(Errno::NAMETOOLONG)?);
         let here = at.as_ref().map_or(from, AsFd::as_fd);
         at = Some(open_in(here, part, OFlags::PATH | OFlags::DIRECTORY)?);
-        rest = &behind[behind.iter().position(|&b| b != b'/').unwrap_or(behind.len())..];
+        remaining = &after[after.iter().position(|&b| b != b'/').unwrap_or(after.len())..];
     }
     let here = at.as_ref().map_or(from, AsFd::as_fd);
-    open_in(here, if rest.is_empty() { b"." } else { rest }, flags)
+    open_in(here, if remaining.is_empty() { b"." } else { remaining }, flags)
 }
 
 /// Maps `ENOTDIR`, which `O_DIRECTORY` returns for a symbolic link, to `ELOOP`, as `openat2` does.
@@ -270,7 +270,7 @@ pub(crate) enum OpenError {
 /// # Errors
 /// Those of [`File::open`], and a link of another user.
 pub fn open_named(path: &Path) -> io::Result<File> {
-    match open_own(path.as_os_str().as_bytes(), OFlags::RDONLY) {
+    match open_trusted(path.as_os_str().as_bytes(), OFlags::RDONLY) {
         Ok(opened) => Ok(opened.into()),
         Err(OpenError::Error(errno)) => Err(errno.into()),
         Err(OpenError::Foreign(fault)) => Err(io::Error::other(fault.message)),
@@ -278,13 +278,13 @@ pub fn open_named(path: &Path) -> io::Result<File> {
 }
 
 /// Opens an existing path, following only links of root or of this user. Adds `O_CLOEXEC`.
-pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, OpenError> {
+pub(crate) fn open_trusted(path: &[u8], flags: OFlags) -> Result<OwnedFd, OpenError> {
     if path.is_empty() {
         return Err(Errno::NOENT.into());
     }
     // A stack: the next component is the last item.
-    let (mut at, mut rest, mut links) = (start(path)?, components(path).collect::<Vec<_>>(), 0);
-    while let Some(name) = rest.pop() {
+    let (mut at, mut pending, mut links) = (start(path)?, components(path).collect::<Vec<_>>(), 0);
+    while let Some(name) = pending.pop() {
         if matches!(&name[..], b"" | b".") {
             continue;
         }
@@ -297,7 +297,7 @@ pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, OpenError>
         // Links of procfs lead to open files, which their text does not name.
         if !is_link || fstatfs(&entry)?.f_type == PROC_SUPER_MAGIC {
             let nofollow = if is_link { OFlags::empty() } else { OFlags::NOFOLLOW };
-            if rest.is_empty() {
+            if pending.is_empty() {
                 return Ok(open_in(&at, &name[..], flags | nofollow)?);
             }
             at = if is_link { open_in(&at, &name[..], OFlags::PATH)? } else { entry };
@@ -311,7 +311,7 @@ pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, OpenError>
         if target.starts_with(b"/") {
             at = start(&target)?;
         }
-        rest.extend(components(&target));
+        pending.extend(components(&target));
     }
     Ok(open_in(&at, ".", flags)?)
 }
@@ -341,14 +341,14 @@ mod tests {
         let split = |path: &str| {
             let named = Root::Anywhere.split(path.as_bytes());
             let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-            (text(named.directory), text(named.name), named.slash)
+            (text(named.directory), text(named.name), named.trailing_slash)
         };
-        let want = |d: &str, n: &str, s| (d.to_owned(), n.to_owned(), s);
-        assert_eq!(split("a"), want(".", "a", false));
-        assert_eq!(split("x/a//"), want("x/", "a", true));
-        assert_eq!(split("/a"), want("/", "a", false));
-        assert_eq!(split("x/.."), want("x/..", "", true));
-        assert_eq!(split("/"), want("/", "", true));
+        let expected = |d: &str, n: &str, s| (d.to_owned(), n.to_owned(), s);
+        assert_eq!(split("a"), expected(".", "a", false));
+        assert_eq!(split("x/a//"), expected("x/", "a", true));
+        assert_eq!(split("/a"), expected("/", "a", false));
+        assert_eq!(split("x/.."), expected("x/..", "", true));
+        assert_eq!(split("/"), expected("/", "", true));
     }
 
     #[test]
@@ -463,9 +463,9 @@ mod foreign_links_tests {
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         for path in [at("a"), at("a/"), at("absolute/b/.."), "/".into(), ".".into()] {
-            assert!(open_own(path.as_os_str().as_bytes(), flags).is_ok(), "{}", path.display());
+            assert!(open_trusted(path.as_os_str().as_bytes(), flags).is_ok(), "{}", path.display());
         }
-        assert_eq!(open_own(b"", flags).unwrap_err(), OpenError::Error(Errno::NOENT));
+        assert_eq!(open_trusted(b"", flags).unwrap_err(), OpenError::Error(Errno::NOENT));
     }
 
     #[test]

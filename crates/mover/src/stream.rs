@@ -32,10 +32,10 @@ impl ConcatenatedRanges {
     /// Without parts the mapping is the identity.
     pub(crate) fn locate(&self, offset: u64) -> (u64, u64) {
         let next = self.parts.partition_point(|&(start, _)| start <= offset);
-        let Some(&(start, there)) = next.checked_sub(1).and_then(|index| self.parts.get(index)) else {
+        let Some(&(start, source_start)) = next.checked_sub(1).and_then(|index| self.parts.get(index)) else {
             return (offset, self.len.saturating_sub(offset));
         };
-        (there + (offset - start), self.end(next - 1) - offset)
+        (source_start + (offset - start), self.end(next - 1) - offset)
     }
 
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + Clone {
@@ -44,14 +44,14 @@ impl ConcatenatedRanges {
 
     /// Returns the ranges that end after the original `offset`.
     pub(crate) fn ranges_after(&self, offset: u64) -> impl Iterator<Item = Range<u64>> {
-        let behind = self.parts.partition_point(|&(_, there)| there <= offset);
-        let first = behind.checked_sub(1).filter(|&before| self.range(before).end > offset);
-        (first.unwrap_or(behind)..self.parts.len()).map(|index| self.range(index))
+        let first_after = self.parts.partition_point(|&(_, source_start)| source_start <= offset);
+        let first = first_after.checked_sub(1).filter(|&before| self.range(before).end > offset);
+        (first.unwrap_or(first_after)..self.parts.len()).map(|index| self.range(index))
     }
 
     fn range(&self, index: usize) -> Range<u64> {
-        let (start, there) = self.parts[index];
-        there..there + (self.end(index) - start)
+        let (start, source_start) = self.parts[index];
+        source_start..source_start + (self.end(index) - start)
     }
 
     fn end(&self, index: usize) -> u64 {
@@ -136,10 +136,10 @@ impl Shape {
 }
 
 /// Maximum size of one read or write: the chunk of the paper.
-const MOST: u64 = 100_000_000;
+const MAX_UNIT: u64 = 100_000_000;
 
 /// Units in memory on each side: one being sent or filled, and one being read or written.
-const IN_MEMORY: u64 = 2;
+const UNITS_IN_MEMORY: u64 = 2;
 
 /// Division of the object into I/O units, as in FOBS (dickens-system-aware-fobs, section 2.1): its chunks;
 /// larger ones in equal parts of at most 100 MB.
@@ -152,7 +152,7 @@ pub(crate) struct Units {
 impl Units {
     pub(crate) fn new(Bytes(chunk): Bytes) -> Self {
         let chunk = chunk.max(1);
-        Self { chunk, unit: chunk.div_ceil(chunk.div_ceil(MOST)) }
+        Self { chunk, unit: chunk.div_ceil(chunk.div_ceil(MAX_UNIT)) }
     }
 
     /// Returns the size of the largest unit in bytes.
@@ -162,7 +162,7 @@ impl Units {
 
     /// Returns the memory needed on one side, in bytes.
     pub(crate) fn memory(self) -> u64 {
-        IN_MEMORY * self.unit
+        UNITS_IN_MEMORY * self.unit
     }
 
     /// Returns the range of the unit that contains `offset` of the object.
@@ -184,20 +184,20 @@ mod tests {
 
     #[test]
     fn the_stream_of_a_file_without_holes_is_the_whole_file() {
-        let whole = shape(10, &[]);
-        assert_eq!((whole.len, whole.is_sparse()), (10, false));
-        assert_eq!(whole.pieces(2..10).collect::<Vec<_>>(), [(2, 8)]);
-        assert_eq!(whole.holes(), []);
+        let dense = shape(10, &[]);
+        assert_eq!((dense.len, dense.is_sparse()), (10, false));
+        assert_eq!(dense.pieces(2..10).collect::<Vec<_>>(), [(2, 8)]);
+        assert_eq!(dense.holes(), []);
     }
 
     #[test]
     fn holes_are_left_out_of_the_stream() {
-        let holed = shape(100, &[(0, 10), (20, 30), (90, 10)]);
-        assert_eq!((holed.len, holed.size, holed.is_sparse()), (50, 100, true));
-        assert_eq!(holed.pieces(0..50).collect::<Vec<_>>(), [(10, 10), (50, 40)]);
-        assert_eq!(holed.pieces(9..12).collect::<Vec<_>>(), [(19, 1), (50, 2)]);
-        assert_eq!(holed.locate(10), (50, 40));
-        assert_eq!(holed.holes(), [(0, 10), (20, 30), (90, 10)]);
+        let sparse = shape(100, &[(0, 10), (20, 30), (90, 10)]);
+        assert_eq!((sparse.len, sparse.size, sparse.is_sparse()), (50, 100, true));
+        assert_eq!(sparse.pieces(0..50).collect::<Vec<_>>(), [(10, 10), (50, 40)]);
+        assert_eq!(sparse.pieces(9..12).collect::<Vec<_>>(), [(19, 1), (50, 2)]);
+        assert_eq!(sparse.locate(10), (50, 40));
+        assert_eq!(sparse.holes(), [(0, 10), (20, 30), (90, 10)]);
         assert_eq!(shape(100, &[(20, 30)]).holes(), [(20, 30)]);
     }
 
@@ -230,7 +230,7 @@ mod units_tests {
         fn units_are_adjacent_and_do_not_cross_chunks(chunk in 1u64..1 << 40, offset in 0u64..1 << 46) {
             let units = Units::new(Bytes(chunk));
             let unit = units.around(offset);
-            prop_assert!(unit.contains(&offset) && unit.end - unit.start <= MOST.min(chunk));
+            prop_assert!(unit.contains(&offset) && unit.end - unit.start <= MAX_UNIT.min(chunk));
             prop_assert_eq!(units.around(unit.end - 1), unit.clone());
             prop_assert_eq!(units.around(unit.end).start, unit.end);
             prop_assert_eq!((unit.end - 1) / chunk, offset / chunk);

@@ -62,8 +62,8 @@ impl Groups {
 
     /// Returns the groups completed by writing `range`, where `around` is the written range around it.
     pub(crate) fn completed(self, range: &Range<u64>, around: &Range<u64>) -> Range<u32> {
-        let (touched, whole) = (self.touched(range), self.within(around));
-        touched.start.max(whole.start)..touched.end.min(whole.end)
+        let (touched, complete) = (self.touched(range), self.within(around));
+        touched.start.max(complete.start)..touched.end.min(complete.end)
     }
 
     fn within(self, range: &Range<u64>) -> Range<u32> {
@@ -178,9 +178,9 @@ mod tests {
         let mib = 1 << 20;
         for len in [0, 1, mib - 1, mib, mib + 1, 2 * mib, 3 * mib + 5, 7 * mib, 8 * mib + 1] {
             let data = stream(len);
-            let want = *blake3::hash(&data).as_bytes();
-            assert_eq!(root_of(&data, |_| {}), want, "{len}");
-            assert_eq!(root_of(&data, |order| order.reverse()), want, "{len}");
+            let expected = *blake3::hash(&data).as_bytes();
+            assert_eq!(root_of(&data, |_| {}), expected, "{len}");
+            assert_eq!(root_of(&data, |order| order.reverse()), expected, "{len}");
         }
     }
 

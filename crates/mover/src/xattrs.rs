@@ -37,7 +37,7 @@ impl XattrTarget {
     /// Returns the names of all attributes; none where the file system does not support them.
     pub(crate) fn list(&self) -> Result<Vec<Vec<u8>>, Errno> {
         let mut buffer = Vec::with_capacity(LIST);
-        let listed = repeat(Call::Look, || match &self.path[..] {
+        let listed = repeat(Call::Stat, || match &self.path[..] {
             path if self.is_name => llistxattr(path, spare_capacity(&mut buffer)),
             path => listxattr(path, spare_capacity(&mut buffer)),
         });
@@ -51,7 +51,7 @@ impl XattrTarget {
     pub(crate) fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
         // The maximum length of a value equals that of all names; most are short, and are kept.
         let mut value = Vec::with_capacity(LIST);
-        repeat(Call::Look, || match &self.path[..] {
+        repeat(Call::Stat, || match &self.path[..] {
             path if self.is_name => lgetxattr(path, name, spare_capacity(&mut value)),
             path => getxattr(path, name, spare_capacity(&mut value)),
         })?;

@@ -13,8 +13,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bo
 use haul_base::{Bytes, Piece};
 use haul_mover::{ControlLink, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
-    ByteRange, ControlMessage, Durability, Entry, EntryKind, Extraneous, Extras, Fault, FaultCode,
-    FileDigest, Filtered, Layout, Preserve, ReceivePolicy, RelPath, Selection, Want, WantRun, Xattr,
+    ByteRange, ControlMessage, Durability, Entry, EntryKind, EntryRequest, Extraneous, Extras, Fault,
+    FaultCode, FileDigest, Filtered, Layout, Preserve, ReceivePolicy, RelPath, RequestRun, Selection, Xattr,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -279,10 +279,11 @@ fn what_is_wanted_of_a_sender_is_counted() {
                 Ok(Some(ControlMessage::Entries(entries))) => {
                     for entry in entries {
                         let is_file = matches!(entry.kind, EntryKind::File { .. });
-                        let want = if is_file { Want::Rest(ranges.clone()) } else { Want::Whole };
+                        let request =
+                            if is_file { EntryRequest::Ranges(ranges.clone()) } else { EntryRequest::All };
                         known += 1;
-                        let wants = ControlMessage::Wants(vec![WantRun { count: 1, want }]);
-                        if !peer.push(wants, &|| job.handle.is_finished()) {
+                        let requests = ControlMessage::EntryRequests(vec![RequestRun { count: 1, request }]);
+                        if !peer.push(requests, &|| job.handle.is_finished()) {
                             return;
                         }
                     }

@@ -175,8 +175,8 @@ pub fn part_body(bytes: &[u8]) -> bool {
         body.write(&mut again);
         assert_eq!(again, bytes[..PART_BODY_LEN]);
         let payload = bytes.len() - PART_BODY_LEN;
-        assert!(payload > 0 && usize::from(body.skip) + payload <= usize::from(body.whole));
-        assert!(body.seq <= MAX_SEQ && body.offset + u64::from(body.whole) <= MAX_OFFSET);
+        assert!(payload > 0 && usize::from(body.skip) + payload <= usize::from(body.total_len));
+        assert!(body.seq <= MAX_SEQ && body.offset + u64::from(body.total_len) <= MAX_OFFSET);
     }
     part.is_ok()
 }

@@ -57,10 +57,10 @@ fn data_body() {
 fn part_body() {
     let fields =
         (0..=MAX_SEQ, 0..MAX_OFFSET / 2, any::<u32>(), 0u16..2_000, 0u16..2_000, any::<bool>(), 1usize..99);
-    let valid = fields.prop_map(|(seq, offset, timestamp, skip, behind, fin, payload)| {
+    let valid = fields.prop_map(|(seq, offset, timestamp, skip, after, fin, payload)| {
         let mut bytes = vec![0; PART_BODY_LEN + payload];
-        let whole = skip + payload as u16 + behind;
-        PartBody { seq, offset, timestamp, skip, whole, fin }.write(&mut bytes);
+        let total_len = skip + payload as u16 + after;
+        PartBody { seq, offset, timestamp, skip, total_len, fin }.write(&mut bytes);
         bytes
     });
     drive("part_body", valid, check::part_body);

@@ -226,7 +226,7 @@ impl PreserveArgs {
             (self.acls, Preserved::Acls),
         ];
         let given = flags.into_iter().filter(|(is_given, _)| *is_given).map(|(_, what)| what);
-        let mut preserve = of(&self.preserve.iter().copied().chain(given).collect::<Vec<_>>());
+        let mut preserve = preserve_from(&self.preserve.iter().copied().chain(given).collect::<Vec<_>>());
         if self.numeric_ids && preserve.owner == Ownership::Names {
             preserve.owner = Ownership::Numbers;
         }
@@ -237,7 +237,7 @@ impl PreserveArgs {
     }
 }
 
-pub(super) fn of(list: &[Preserved]) -> Preserve {
+pub(super) fn preserve_from(list: &[Preserved]) -> Preserve {
     let has = |one| list.contains(&one) || list.contains(&Preserved::All);
     let keep = |one| if has(one) { Keep::Preserve } else { Keep::Drop };
     Preserve {
@@ -298,8 +298,8 @@ mod tests {
         assert_eq!(args(|a| a.archive = true), Preserve::ALL);
         assert_eq!(args(|a| a.preserve = vec![Preserved::All]), Preserve::ALL);
         let three = vec![Preserved::Owner, Preserved::Xattrs, Preserved::Acls];
-        assert_eq!(of(&three), Preserve::ALL);
-        assert_eq!(of(&[Preserved::None]), Preserve::default());
+        assert_eq!(preserve_from(&three), Preserve::ALL);
+        assert_eq!(preserve_from(&[Preserved::None]), Preserve::default());
         assert_eq!(args(|a| (a.owner, a.numeric_ids) = (true, true)).owner, Ownership::Numbers);
         assert_eq!(args(|a| a.numeric_ids = true).owner, Ownership::Receiver);
         assert_eq!(args(|a| a.no_hard_links = true).hard_links, HardLinks::Copy);

@@ -162,7 +162,7 @@ impl Command {
                 options.set_memory = args.set_memory.unwrap_or(options.set_memory);
             }
             Self::Serve(args) => {
-                options.preserve = copy::of(&args.preserve);
+                options.preserve = copy::preserve_from(&args.preserve);
                 options.set_memory = args.set_memory.unwrap_or(options.set_memory);
             }
             // The files are deleted afterwards.
@@ -295,7 +295,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub once: bool,
     /// Refuse new sessions after this time, for example 12h
-    #[arg(long, value_name = "TIME", value_parser = values::some_time)]
+    #[arg(long, value_name = "TIME", value_parser = values::positive_time)]
     pub expires: Option<Span>,
     /// Name or address of this machine to put in the URL
     #[arg(long, value_name = "NAME", value_parser = values::host)]
@@ -319,7 +319,7 @@ pub(crate) struct BenchArgs {
     #[arg(value_name = "URL", help_heading = "Arguments")]
     pub url: Option<OsString>,
     /// How long to send [default: 10s, unless --bytes is given]
-    #[arg(long, value_name = "TIME", conflicts_with = "bytes", value_parser = values::some_time)]
+    #[arg(long, value_name = "TIME", conflicts_with = "bytes", value_parser = values::positive_time)]
     pub time: Option<Span>,
     /// Amount of data to send
     #[arg(long, value_name = "SIZE")]
@@ -429,7 +429,7 @@ pub(crate) struct DoctorArgs {
     #[arg(value_name = "URL")]
     pub url: Option<OsString>,
     /// How long to measure in each direction
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = values::some_time)]
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = values::positive_time)]
     pub time: Span,
     #[command(flatten)]
     pub recipe: RecipeArgs,
@@ -475,7 +475,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, conflicts_with_all = ["path", "size", "files", "no_tcp"])]
     pub busy_receiver: bool,
     /// Duration of each of the two runs of --busy-receiver [default: 10s]
-    #[arg(long, value_name = "TIME", requires = "busy_receiver", value_parser = values::some_time)]
+    #[arg(long, value_name = "TIME", requires = "busy_receiver", value_parser = values::positive_time)]
     pub time: Option<Span>,
     /// Write a trace of the run, one JSON object per line; - is stdout
     #[arg(long, value_name = "FILE")]

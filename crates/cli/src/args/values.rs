@@ -66,7 +66,7 @@ pub(super) fn word_length(text: &str) -> Result<u32, String> {
     length.ok_or_else(|| format!("write a number of packets from {least} to {most}"))
 }
 
-pub(super) fn some_time(text: &str) -> Result<Span, String> {
+pub(super) fn positive_time(text: &str) -> Result<Span, String> {
     match text.parse() {
         Ok(Span::ZERO) => Err("must not be zero; write for example 10s or 12h, or leave it out".to_owned()),
         parsed => parsed.map_err(|error: UnitError| error.to_string()),

@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::args::ServeArgs;
 use crate::endpoint::parse_url;
 use crate::fault;
-use crate::output::{EventLog, RunReport, item_lines, out_verbatim, tell};
+use crate::output::{EventLog, RunReport, eprint_lines, item_lines, out_verbatim};
 use crate::settings::Settings;
 use crate::signals::{self, Cancel, Hangup, INTERRUPTED};
 use crate::ssh::{Announcement, Job, MAX_JOB, MAX_PERMIT, Permit};
@@ -30,10 +30,10 @@ use crate::transfer::{
     with_firewall_hint,
 };
 
-/// Reads the request, one line of at most `longest` bytes; `None` if stdin ends without one.
-fn from_stdin<T: DeserializeOwned>(longest: u64) -> Option<Result<T, Fault>> {
+/// Reads the request, one line of at most `max_len` bytes; `None` if stdin ends without one.
+fn from_stdin<T: DeserializeOwned>(max_len: u64) -> Option<Result<T, Fault>> {
     let mut line = Vec::new();
-    let read = io::stdin().lock().take(longest).read_until(b'\n', &mut line);
+    let read = io::stdin().lock().take(max_len).read_until(b'\n', &mut line);
     matches!(read, Ok(1..))
         .then(|| serde_json::from_slice(&line).map_err(|error| not_a_request(&error.to_string())))
 }
@@ -78,7 +78,7 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     })?;
     announce(&Announcement {
         url: Some(listener.url(PLACEHOLDER_HOST, b"").to_string()),
-        hosts: own_hosts(args, std::env::var("SSH_CONNECTION").ok().as_deref()),
+        hosts: announced_hosts(args, std::env::var("SSH_CONNECTION").ok().as_deref()),
         ..Announcement::ours()
     });
     let permits = listen_to_stdin()?;
@@ -89,11 +89,11 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
             Err(_) => return Ok(INTERRUPTED),
         }
     };
-    let until =
+    let is_over =
         || context.cancel.is_requested() || matches!(permits.try_recv(), Err(TryRecvError::Disconnected));
     let preserve = if let Permit::Put(_, _, preserve) = permit { preserve } else { Preserve::default() };
     let policy = policy.permitting(preserve);
-    Ok(one_session(&listener, &policy, &permit, until))
+    Ok(serve_session(&listener, &policy, &permit, is_over))
 }
 
 /// Returns a channel with the permit, one line on stdin; disconnected when stdin ends.
@@ -109,16 +109,16 @@ fn listen_to_stdin() -> Result<Receiver<Result<Permit, Fault>>, Fault> {
 }
 
 /// Returns the addresses to announce: `--host`, and the address at which ssh was reached.
-fn own_hosts(args: &ServeArgs, connection: Option<&str>) -> Vec<String> {
+fn announced_hosts(args: &ServeArgs, connection: Option<&str>) -> Vec<String> {
     // "client address, client port, server address, server port" (ssh(1)).
-    let reached = connection.and_then(|words| words.split_whitespace().nth(2));
+    let server_address = connection.and_then(|words| words.split_whitespace().nth(2));
     // An address with a zone (`%eth0`) is useless to other machines.
-    let reached = reached.filter(|address| address.parse::<IpAddr>().is_ok());
-    args.host.iter().cloned().chain(reached.map(str::to_owned)).collect()
+    let server_address = server_address.filter(|address| address.parse::<IpAddr>().is_ok());
+    args.host.iter().cloned().chain(server_address.map(str::to_owned)).collect()
 }
 
-fn one_session(listener: &Listener, policy: &Policy, permit: &Permit, until: impl Fn() -> bool) -> u8 {
-    while let Some(incoming) = next_client(listener, &until) {
+fn serve_session(listener: &Listener, policy: &Policy, permit: &Permit, is_over: impl Fn() -> bool) -> u8 {
+    while let Some(incoming) = next_client(listener, &is_over) {
         if let Err(fault) = permit.check(incoming.request()) {
             incoming.refuse(fault);
             continue;
@@ -138,10 +138,10 @@ pub(crate) fn run() -> Result<u8, Fault> {
     change_to_home();
     let cancel = signals::watch(Hangup::Ignores)?;
     let reporter = Reporter::start()?;
-    send_waiting(&reporter.lines, Announcement::ours().line());
+    send_blocking(&reporter.lines, Announcement::ours().line());
     let job: Result<Job, Fault> = from_stdin(MAX_JOB).unwrap_or_else(|| Err(not_a_request("it has ended")));
     let report = job.and_then(|job| execute(&job, cancel, &reporter)).unwrap_or_else(RunReport::failed);
-    reporter.log(send_waiting).write("result", json!({ "report": report }));
+    reporter.log(send_blocking).write("result", json!({ "report": report }));
     reporter.finish();
     Ok(report.exit_code())
 }
@@ -168,8 +168,8 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, 
     if job.detach {
         let log = detach()?;
         let detached = json!({ "log": log.display().to_string(), "pid": std::process::id() });
-        reporter.log(send_waiting).write("detached", detached);
-        job.actions.iter().for_each(tell);
+        reporter.log(send_blocking).write("detached", detached);
+        job.actions.iter().for_each(eprint_lines);
     } else {
         let cancel = cancel.clone();
         fault::spawn("haul-stdin", move || {
@@ -180,7 +180,7 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, 
     let report = try_copy(job, cancel, reporter).unwrap_or_else(RunReport::failed);
     if job.detach {
         // Stderr is the log file.
-        tell(&report);
+        eprint_lines(&report);
     }
     Ok(report)
 }
@@ -191,7 +191,7 @@ fn item_callback(job: &Job, reporter: &Reporter) -> Option<ItemCallback> {
         return None;
     }
     if job.detach {
-        return Some(item_lines(true, tell));
+        return Some(item_lines(true, eprint_lines));
     }
     // Waits for space without a timeout: after the reader has gone, writes fail and the queue still empties.
     let log = reporter.log(|lines, line| drop(lines.send(line)));
@@ -216,9 +216,9 @@ fn try_copy(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport,
     };
     let url = reach(&context, &url, &job.hosts).map_err(add_hint)?;
     if job.transfer.receive_policy.run == RunMode::ListChanges {
-        let log = reporter.log(send_waiting);
-        let tell = move |negotiated| log.write("plan", json!({ "negotiated": negotiated }));
-        context.on_agreed = Some(Arc::new(tell));
+        let log = reporter.log(send_blocking);
+        let report_plan = move |negotiated| log.write("plan", json!({ "negotiated": negotiated }));
+        context.on_negotiated = Some(Arc::new(report_plan));
     }
     let Job { sources, destination, selection, .. } = job;
     let mut report = if job.fetches {
@@ -245,25 +245,25 @@ pub(crate) struct Reporter {
 
 impl Reporter {
     pub(crate) fn start() -> Result<Self, Fault> {
-        let (lines, waiting) = bounded::<Vec<u8>>(QUEUE);
-        let (through, is_flushed) = bounded(1);
+        let (lines, queued) = bounded::<Vec<u8>>(QUEUE);
+        let (flushed, is_flushed) = bounded(1);
         let write = move || {
-            for line in waiting {
+            for line in queued {
                 let mut stdout = io::stdout().lock();
                 // The copy continues without a reader.
                 let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
             }
-            let _ = through.send(());
+            let _ = flushed.send(());
         };
         fault::spawn("haul-reporter", write)?;
         Ok(Self { lines, is_flushed })
     }
 
-    /// Returns an event log whose lines `put` queues.
-    fn log(&self, put: fn(&Sender<Vec<u8>>, Vec<u8>)) -> EventLog {
+    /// Returns an event log whose lines `send` queues.
+    fn log(&self, send: fn(&Sender<Vec<u8>>, Vec<u8>)) -> EventLog {
         let lines = self.lines.clone();
         let write = move |line: &[u8]| {
-            put(&lines, line.to_vec());
+            send(&lines, line.to_vec());
             Ok(())
         };
         EventLog::to(Box::new(write), "stdout".to_owned())
@@ -276,7 +276,7 @@ impl Reporter {
     }
 }
 
-fn send_waiting(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
+fn send_blocking(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
     let _ = lines.send_timeout(line, TIMEOUT);
 }
 
@@ -291,14 +291,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_passed_on_as_whole_lines_and_dropped_when_full() {
-        let (lines, waiting) = bounded(2);
+    fn events_are_passed_on_as_complete_lines_and_dropped_when_full() {
+        let (lines, queued) = bounded(2);
         let events = Reporter { lines, is_flushed: bounded(0).1 }.log(send_or_drop);
         for event in ["a", "b", "c"] {
             events.write(event, Value::Null);
         }
         let received = || {
-            let line: Value = serde_json::from_slice(waiting.try_recv().ok()?.strip_suffix(b"\n")?).ok()?;
+            let line: Value = serde_json::from_slice(queued.try_recv().ok()?.strip_suffix(b"\n")?).ok()?;
             line["event"].as_str().map(str::to_owned)
         };
         assert_eq!((received().as_deref(), received().as_deref()), (Some("a"), Some("b")));
@@ -316,7 +316,7 @@ mod serve_tests {
 
     fn hosts(words: &str, connection: Option<&str>) -> Vec<String> {
         match Cli::try_parse_from(words.split(' ')).unwrap().command {
-            Some(Command::Serve(args)) => own_hosts(&args, connection),
+            Some(Command::Serve(args)) => announced_hosts(&args, connection),
             other => panic!("{other:?}"),
         }
     }

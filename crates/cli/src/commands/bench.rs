@@ -11,7 +11,7 @@ use crate::endpoint;
 use crate::fault;
 use crate::output::RunReport;
 use crate::transfer::bench::{receive, send};
-use crate::transfer::{Context, DryRun, negotiate, over};
+use crate::transfer::{Context, DryRun, negotiate, with_session};
 
 const DEFAULT_TIME: Span = Span::from_secs(10);
 /// Size of a full packet on Ethernet, bytes.
@@ -24,7 +24,7 @@ pub(crate) fn run(context: &Context, args: &BenchArgs) -> RunReport {
     };
     let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
     context.traced(json!({ "bench": url.authority(), "reverse": args.reverse }), || {
-        Ok(over(context, &url, (request, limit), |session, sides| {
+        Ok(with_session(context, &url, (request, limit), |session, sides| {
             if args.reverse { receive(session, sides) } else { send(session, limit, sides) }
         }))
     })

@@ -6,19 +6,19 @@ use serde_json::{Value, json};
 use super::leftovers::{Found, Search, age, as_json};
 use crate::args::CleanArgs;
 use crate::fault::{self, Fault};
-use crate::output::{count, out, out_fields, tell};
+use crate::output::{count, eprint_lines, out, out_fields};
 
 pub(crate) fn run(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
     let mut search = Search::run(&args.place);
-    let (mut removed, mut left) = (Vec::new(), Vec::new());
+    let (mut removed, mut skipped) = (Vec::new(), Vec::new());
     for found in std::mem::take(&mut search.found) {
         match remove(&found, args) {
             Ok(None) => removed.push(found),
-            Ok(Some(why)) => left.push((found, why)),
+            Ok(Some(reason)) => skipped.push((found, reason)),
             Err(fault) => {
                 // Otherwise it is shown among the errors.
                 if as_object {
-                    left.push((found, fault.message.clone()));
+                    skipped.push((found, fault.message.clone()));
                 }
                 search.faults.push(fault);
             }
@@ -26,21 +26,21 @@ pub(crate) fn run(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
     }
     if as_object {
         let removed: Vec<Value> = removed.iter().map(as_json).collect();
-        let mut objects: Vec<Value> = left.iter().map(|(found, _)| as_json(found)).collect();
-        objects.iter_mut().zip(&left).for_each(|(object, (_, why))| object["why"] = json!(why));
+        let mut objects: Vec<Value> = skipped.iter().map(|(found, _)| as_json(found)).collect();
+        objects.iter_mut().zip(&skipped).for_each(|(object, (_, reason))| object["why"] = json!(reason));
         let fields = json!({ "dry_run": args.dry_run, "removed": removed, "left": objects });
         out_fields(fields, search.faults.first());
         return search.end(None, &args.place);
     }
-    let does = if args.dry_run { "would remove" } else { "removed" };
+    let verb = if args.dry_run { "would remove" } else { "removed" };
     for found in &removed {
         let parts = count(found.journal.parts, "temporary file");
-        out(format!("{does} {} with {parts} of {}", found.shown(), found.journal.occupied));
+        out(format!("{verb} {} with {parts} of {}", found.shown(), found.journal.occupied));
     }
-    for (found, why) in left.iter().filter(|_| !quiet) {
-        tell(format_args!("left alone: {}: {why}", found.shown()));
+    for (found, reason) in skipped.iter().filter(|_| !quiet) {
+        eprint_lines(format_args!("left alone: {}: {reason}", found.shown()));
     }
-    let reports_none = removed.is_empty() && left.is_empty() && !quiet;
+    let reports_none = removed.is_empty() && skipped.is_empty() && !quiet;
     search.end(reports_none.then_some("Nothing to remove"), &args.place)
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
 fn remove(found: &Found, args: &CleanArgs) -> Result<Option<String>, Fault> {
     match &found.journal.state {
         JournalState::Running => return Ok(Some("its transfer is running".to_owned())),
-        JournalState::NotOurs(why) => return Ok(Some(why.clone())),
+        JournalState::NotOurs(reason) => return Ok(Some(reason.clone())),
         JournalState::LeftOver => {}
     }
     if let Some(limit) = args.older_than.filter(|&limit| found.age < limit) {

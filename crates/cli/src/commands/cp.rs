@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
 use crate::fault;
-use crate::output::{RunReport, error_lines, item_lists, json_value, out, out_json, tell};
+use crate::output::{RunReport, eprint_lines, error_lines, item_lists, json_value, out, out_json};
 use crate::ssh::Permit;
 use crate::transfer::{Context, CopyPlan, DryRun, Route, at_server, by_ssh, chosen, download, upload};
 
@@ -33,18 +33,18 @@ pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
 fn parse(context: &Context, args: &CpArgs) -> Result<CopyPlan, Fault> {
     let mut plan = CopyPlan::parse(&args.paths)?;
     context.check_loss_model(plan.is_sent_from_here())?;
-    if args.ssh.detach && !matches!(plan.way()?, Route::Between(..)) {
+    if args.ssh.detach && !matches!(plan.route()?, Route::Between(..)) {
         return Err(by_ssh::not_detached());
     }
-    let is_of_ssh = |option: &&String| heading_in_cp(option).starts_with("Over ssh");
-    if let Some(option) = context.typed.iter().find(is_of_ssh).filter(|_| !plan.has_ssh()) {
+    let is_ssh_option = |option: &&String| heading_in_cp(option).starts_with("Over ssh");
+    if let Some(option) = context.typed.iter().find(is_ssh_option).filter(|_| !plan.has_ssh()) {
         return Err(fault::usage(
             format!("--{option} applies to ssh, but neither a source nor the destination is HOST:PATH"),
             "leave it out; the port of a server is in its URL",
         ));
     }
     plan.selection = chosen(args, plan.count())?;
-    if args.sync.delete && plan.way()? == Route::Many {
+    if args.sync.delete && plan.route()? == Route::Many {
         // Each machine has its own session, which knows only its own files.
         return Err(fault::usage(
             "--delete does not support sources on several machines: each would delete what the others send",
@@ -55,15 +55,15 @@ fn parse(context: &Context, args: &CpArgs) -> Result<CopyPlan, Fault> {
 }
 
 fn copy(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> RunReport {
-    context.traced(json!({ "actions": plan.actions() }), || one(context, plan, ssh))
+    context.traced(json!({ "actions": plan.actions() }), || copy_route(context, plan, ssh))
 }
 
 /// Copies without the trace's `start` and `end`.
-fn one(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> Result<RunReport, Fault> {
+fn copy_route(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> Result<RunReport, Fault> {
     let selection = &plan.selection;
-    match plan.way()? {
+    match plan.route()? {
         Route::Send(sources) => {
-            at_server(context, ssh, &plan.to, &by_ssh::put(context, plan), |context, url| {
+            at_server(context, ssh, &plan.to, &by_ssh::put_permit(context, plan), |context, url| {
                 let url = HaulUrl { path: plan.path.clone(), ..url };
                 upload(context, &url, sources.to_vec(), selection)
             })
@@ -75,11 +75,11 @@ fn one(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> Result<RunReport, F
         }
         Route::Between(at, serves) => third::copy(context, ssh, (plan, at, serves)),
         Route::Many => {
-            if let Some(tell) = &context.on_agreed {
-                tell(Vec::new());
+            if let Some(callback) = &context.on_negotiated {
+                callback(Vec::new());
             }
             Ok(many::copy_all(context, plan, |each, plan| {
-                one(each, plan, ssh).unwrap_or_else(|fault| each.failed(fault))
+                copy_route(each, plan, ssh).unwrap_or_else(|fault| each.failed(fault))
             }))
         }
     }
@@ -90,12 +90,12 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     let dry = Arc::new(Mutex::new(DryRun { actions: plan.actions(), negotiated: Vec::new() }));
     let items = Arc::<Mutex<Vec<Item>>>::default();
     let mut context = context.clone();
-    let (told, kept, is_json) = (dry.clone(), items.clone(), context.json);
+    let (dry_state, collected, is_json) = (dry.clone(), items.clone(), context.json);
     if is_json {
-        context.on_item = Some(Arc::new(move |item| kept.lock().push(item.clone())));
+        context.on_item = Some(Arc::new(move |item| collected.lock().push(item.clone())));
     }
-    context.on_agreed = Some(Arc::new(move |negotiated| {
-        let mut dry = told.lock();
+    context.on_negotiated = Some(Arc::new(move |negotiated| {
+        let mut dry = dry_state.lock();
         dry.negotiated = negotiated;
         if !is_json {
             out(&*dry);
@@ -109,10 +109,10 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     if context.json {
         out_json(&object(&dry.lock(), &items.lock(), &report));
     } else {
-        tell(report.failures());
-        context.say(report.note_lines());
+        eprint_lines(report.failures());
+        context.inform(report.note_lines());
         if let Some(error) = &report.error {
-            tell(error_lines(error));
+            eprint_lines(error_lines(error));
         }
         out(report.would_move());
     }
@@ -120,11 +120,11 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
 }
 
 fn object(dry: &DryRun, items: &[Item], report: &RunReport) -> serde_json::Value {
-    let whole = json_value(report);
+    let report_object = json_value(report);
     let mut object = dry.value();
     let keys = "ok bytes files kept_files resumed_bytes deleted_files failed_files failures error";
     for key in keys.split(' ') {
-        object[key] = whole[key].clone();
+        object[key] = report_object[key].clone();
     }
     object["items"] = json!(item_lists(items));
     object

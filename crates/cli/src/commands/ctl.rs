@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::args::Assignment;
 use crate::fault::{self, Fault};
-use crate::output::{out, out_fields, tell};
+use crate::output::{eprint_lines, out, out_fields};
 use crate::transfer::control_socket::{ControlRequest, UNNAMED, directory};
 
 /// Timeout for a reply. A copy answers within 50 ms, a pipe within 100 ms; on a busy machine later.
@@ -26,18 +26,18 @@ pub(crate) fn run(copy: Option<&str>, changes: &[Assignment], as_object: bool) -
     // `rate_control.rate` is the same as `rate`.
     let parameter = |key: &str| key.strip_prefix("rate_control.").unwrap_or(key).to_owned();
     let set = changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
-    let told = ask(&path, &ControlRequest { set })?.ok_or_else(|| {
+    let reply = send_request(&path, &ControlRequest { set })?.ok_or_else(|| {
         fault::usage(
             format!("this user runs no copy with process ID {name}"),
             "`haul ctl` lists running copies",
         )
     })?;
-    show(name, &told, as_object);
+    show(name, &reply, as_object);
     Ok(0)
 }
 
 /// Returns the reply of the copy at this socket; `None` if no process listens there.
-fn ask(path: &Path, request: &ControlRequest) -> Result<Option<Value>, Fault> {
+fn send_request(path: &Path, request: &ControlRequest) -> Result<Option<Value>, Fault> {
     let reply = (|| {
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
@@ -67,8 +67,8 @@ fn running() -> Vec<(String, Value)> {
     let mut found: Vec<(String, Value)> = entries
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok().filter(|name| !name.starts_with(UNNAMED))?;
-            match ask(&entry.path(), &ControlRequest::default()) {
-                Ok(Some(told)) => Some((name, told)),
+            match send_request(&entry.path(), &ControlRequest::default()) {
+                Ok(Some(reply)) => Some((name, reply)),
                 Ok(None) => {
                     let _ = fs::remove_file(entry.path());
                     None
@@ -84,39 +84,39 @@ fn running() -> Vec<(String, Value)> {
 fn list(as_object: bool) {
     let running = running();
     if as_object {
-        let copies: Vec<Value> = running.iter().map(|(name, told)| named(name, told)).collect();
+        let copies: Vec<Value> = running.iter().map(|(name, reply)| named(name, reply)).collect();
         return out_fields(json!({ "copies": copies }), None);
     }
     if running.is_empty() {
-        return tell("this user runs no copies");
+        return eprint_lines("this user runs no copies");
     }
-    for (name, told) in running {
-        out(line(&name, &told));
+    for (name, reply) in running {
+        out(line(&name, &reply));
     }
 }
 
-fn named(name: &str, told: &Value) -> Value {
-    let mut copy = told.clone();
+fn named(name: &str, reply: &Value) -> Value {
+    let mut copy = reply.clone();
     copy["copy"] = json!(name);
     copy
 }
 
-fn line(name: &str, told: &Value) -> String {
-    let side = told["side"].as_str().unwrap_or_default();
-    let moved = Bytes(told["bytes"].as_u64().unwrap_or(0));
-    let data = &told["data"];
-    let law = data["controller"].as_str().or(told["rate_control"]["controller"].as_str()).unwrap_or("-");
+fn line(name: &str, reply: &Value) -> String {
+    let side = reply["side"].as_str().unwrap_or_default();
+    let moved = Bytes(reply["bytes"].as_u64().unwrap_or(0));
+    let data = &reply["data"];
+    let law = data["controller"].as_str().or(reply["rate_control"]["controller"].as_str()).unwrap_or("-");
     let rate = data["rate_bps"].as_u64().map(|bps| format!(" at {}", Rate::from_bps(bps)));
     let rate = rate.unwrap_or_default();
     format!("{name:<10} {side:<9} {moved:>10}  {law}{rate}")
 }
 
-fn show(name: &str, told: &Value, as_object: bool) {
+fn show(name: &str, reply: &Value, as_object: bool) {
     if as_object {
-        return out_fields(json!({ "copy": named(name, told) }), None);
+        return out_fields(json!({ "copy": named(name, reply) }), None);
     }
-    out(line(name, told));
-    for (key, value) in told["rate_control"].as_object().into_iter().flatten() {
+    out(line(name, reply));
+    for (key, value) in reply["rate_control"].as_object().into_iter().flatten() {
         out(format!("  {key}={}", value.as_str().unwrap_or_default()));
     }
 }
@@ -128,11 +128,14 @@ mod tests {
     #[test]
     fn only_a_missing_or_unused_socket_means_the_copy_has_ended() {
         let directory = tempfile::tempdir().unwrap();
-        let ask = |name: &str| ask(&directory.path().join(name), &ControlRequest::default());
+        let send_request =
+            |name: &str| send_request(&directory.path().join(name), &ControlRequest::default());
         drop(std::os::unix::net::UnixListener::bind(directory.path().join("7")).unwrap());
-        assert!(matches!(ask("7"), Ok(None)));
-        assert!(matches!(ask("8"), Ok(None)));
+        assert!(matches!(send_request("7"), Ok(None)));
+        assert!(matches!(send_request("8"), Ok(None)));
         // Connecting fails for another reason, which says nothing about the copy: its socket must stay.
-        assert!(ask(&"9".repeat(200)).is_err_and(|fault| fault.message.contains("does not respond")));
+        assert!(
+            send_request(&"9".repeat(200)).is_err_and(|fault| fault.message.contains("does not respond"))
+        );
     }
 }

@@ -28,7 +28,7 @@ use tempfile::TempDir;
 use crate::args::{DemoArgs, PathArgs};
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, count};
-use crate::transfer::{Context, Cpu, upload, with_own_server};
+use crate::transfer::{Context, Cpu, upload, with_local_server};
 use busy::busy;
 use path::{EmulatedPath, Namespaces, emulator, row, show_counts, start};
 
@@ -41,8 +41,8 @@ const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
 
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
     let run = if args.busy_receiver { busy } else { try_demo };
-    let tried = run(context, args, namespaces);
-    tried.inspect(|report| context.trace_end(report)).unwrap_or_else(|fault| context.failed(fault))
+    let result = run(context, args, namespaces);
+    result.inspect(|report| context.trace_end(report)).unwrap_or_else(|fault| context.failed(fault))
 }
 
 fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
@@ -80,7 +80,7 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     let files = fileset::plan(args.size, args.files, seed);
     fileset::write(&files, seed, &root, &context.cancel)?;
     let files = count(files.len() as u64, "file");
-    context.say(format!("Files: {} in {files} (seed {seed})", args.size));
+    context.inform(format!("Files: {} in {files} (seed {seed})", args.size));
     Ok(root)
 }
 
@@ -88,7 +88,7 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
 fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> Result<RunReport, Fault> {
     let context = &Context { cpu: Cpu::DataThread, ..context.clone() };
     path.at(Role::Server, || {
-        with_own_server(context, path.server_ip(), |listener| {
+        with_local_server(context, path.server_ip(), |listener| {
             path.at(Role::Client, || {
                 let address = path.address_of(listener.local_addr())?;
                 let mut url = listener.url(&address.ip().to_string(), to.as_os_str().as_bytes());
@@ -121,12 +121,12 @@ enum FlowError {
     Failed(io::Error),
 }
 
-/// Runs TCP flows over the same kind of path, each alone and with as many bytes as `ours`. Prints the results
-/// and returns them as JSON; a flow that cannot be shown is left out with a reason.
+/// Runs TCP flows over the same kind of path, each alone and with as many bytes as `haul_report`. Prints the
+/// results and returns them as JSON; a flow that cannot be shown is left out with a reason.
 fn compare_with_tcp(
     context: &Context,
     spec: &PathArgs,
-    ours: &RunReport,
+    haul_report: &RunReport,
     mut left_out: Option<String>,
 ) -> Result<Value, Fault> {
     let (mut flows, mut missing, mut table) = (Vec::new(), Vec::new(), Vec::new());
@@ -134,10 +134,10 @@ fn compare_with_tcp(
         if left_out.is_some() {
             break;
         }
-        match flow(context, spec, congestion, ours.bytes) {
+        match flow(context, spec, congestion, haul_report.bytes) {
             Ok(flow) => {
                 let goodput = Rate::from_bps(flow.goodput_bps as u64);
-                table.push(row(&name(congestion), goodput, spec.path_rate, &remark(&flow, ours)));
+                table.push(row(&name(congestion), goodput, spec.path_rate, &remark(&flow, haul_report)));
                 context.events.write("tcp", json!(flow));
                 flows.push(json!(flow));
             }
@@ -152,14 +152,14 @@ fn compare_with_tcp(
         context.cancel.check("")?;
     }
     if !flows.is_empty() {
-        context.say("Each alone on this path:  goodput        share of it");
-        context.say(row("haul", ours.goodput, spec.path_rate, ""));
+        context.inform("Each alone on this path:  goodput        share of it");
+        context.inform(row("haul", haul_report.goodput, spec.path_rate, ""));
     }
     for line in table {
-        context.say(line);
+        context.inform(line);
     }
     if let Some(why) = &left_out {
-        context.say(format!("TCP is not shown on this path: {why}"));
+        context.inform(format!("TCP is not shown on this path: {why}"));
         context.events.write("tcp", json!({ "left_out": why }));
     }
     Ok(json!({ "flows": flows, "missing": missing, "left_out": left_out }))
@@ -169,34 +169,34 @@ fn name(congestion: &str) -> String {
     format!("TCP {}", congestion.to_ascii_uppercase())
 }
 
-fn remark(flow: &TcpFlow, ours: &RunReport) -> String {
+fn remark(flow: &TcpFlow, haul_report: &RunReport) -> String {
     let (bytes, time) = (Bytes(flow.bytes), Span::from_secs_f64(flow.seconds));
     let ended = format!("  {bytes} when it was ended after {}", clock(time));
     let lost = format!("  (the emulator itself lost {})", count(flow.emulator_lost, "packet"));
-    let remarks = [(flow.bytes < ours.bytes, ended), (flow.emulator_lost > 0, lost)];
+    let remarks = [(flow.bytes < haul_report.bytes, ended), (flow.emulator_lost > 0, lost)];
     remarks.into_iter().filter(|(applies, _)| *applies).map(|(_, remark)| remark).collect()
 }
 
 /// Runs a TCP flow alone on a new path, and shows its progress.
 fn flow(context: &Context, spec: &PathArgs, congestion: &str, bytes: u64) -> Result<TcpFlow, FlowError> {
-    context.say(format!("Now {} alone on this path, 10 s at most", name(congestion)));
+    context.inform(format!("Now {} alone on this path, 10 s at most", name(congestion)));
     let mut emulator = emulator(spec).map_err(io::Error::other)?;
     let (a, b) = (&emulator.world.a.namespace, &emulator.world.b.namespace);
     let listener = b.run(|| TcpListener::bind((V4[1], 0)))?;
     let socket = a.run(|| Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)))?;
     socket.set_tcp_congestion(congestion.as_bytes()).map_err(FlowError::Missing)?;
     let progress = Progress::start(&context.style);
-    let carried = carry(socket, &listener, bytes, |there| {
-        progress.update(Snapshot { bytes: there, total_bytes: Some(bytes), ..Snapshot::default() });
+    let transferred = run_flow(socket, &listener, bytes, |received| {
+        progress.update(Snapshot { bytes: received, total_bytes: Some(bytes), ..Snapshot::default() });
         !context.cancel.is_requested()
     });
     progress.finish();
-    let (bytes, took) = carried?;
+    let (bytes, elapsed) = transferred?;
     if let Some(error) = emulator.failure() {
         return Err(io::Error::other(format!("the emulated path has failed: {error}")).into());
     }
     let emulator_lost = lost_by(&emulator)?;
-    let (congestion, seconds) = (congestion.to_owned(), took.as_secs_f64());
+    let (congestion, seconds) = (congestion.to_owned(), elapsed.as_secs_f64());
     let goodput_bps = Rate::from_transfer(bytes, Span::from_secs_f64(seconds)).as_bps() as f64;
     let share = goodput_bps / spec.path_rate.as_bps().max(1) as f64;
     Ok(TcpFlow { congestion, bytes, seconds, goodput_bps, share, emulator_lost })
@@ -204,43 +204,43 @@ fn flow(context: &Context, spec: &PathArgs, congestion: &str, bytes: u64) -> Res
 
 /// Returns the number of packets that the emulator dropped, or did not read in time.
 fn lost_by(emulator: &Emulator) -> io::Result<u64> {
-    let carried = emulator.snapshots().into_iter().flatten();
-    let refused: u64 = carried.map(|way| way.drops.of(DropReason::Carrier)).sum();
+    let transferred = emulator.snapshots().into_iter().flatten();
+    let refused: u64 = transferred.map(|direction| direction.drops.of(DropReason::Carrier)).sum();
     Ok(refused + emulator.world.a.device_drops()? + emulator.world.b.device_drops()?)
 }
 
-/// Sends `bytes` bytes from side A to side B, until 10 s are over or `goes_on`, called with the number of bytes
-/// received, returns false. Returns how many arrived, and how long that took.
-fn carry(
+/// Sends `bytes` bytes from side A to side B, until 10 s are over or `should_continue`, called with the number
+/// of bytes received, returns false. Returns how many arrived, and how long that took.
+fn run_flow(
     socket: Socket,
     listener: &TcpListener,
     bytes: u64,
-    mut goes_on: impl FnMut(u64) -> bool + Send,
+    mut should_continue: impl FnMut(u64) -> bool + Send,
 ) -> io::Result<(u64, Duration)> {
-    let (sent, received, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let (sent, received, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let to = listener.local_addr()?;
     let started = Instant::now();
     thread::scope(|scope| {
         let sender = scope.spawn(|| -> io::Result<()> {
             socket.connect_timeout(&to.into(), MAX_DURATION)?;
-            fill(&socket.into(), bytes, &over, &sent)
+            fill(&socket.into(), bytes, &is_over, &sent)
         });
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                if !goes_on(received.load(Ordering::Relaxed)) || started.elapsed() >= MAX_DURATION {
-                    over.store(true, Ordering::Relaxed);
+            while !is_over.load(Ordering::Relaxed) {
+                if !should_continue(received.load(Ordering::Relaxed)) || started.elapsed() >= MAX_DURATION {
+                    is_over.store(true, Ordering::Relaxed);
                 }
                 thread::sleep(CHECK_INTERVAL);
             }
         });
         // There is no stream if the path lost the handshake.
-        let drained = accept(listener, &over)
-            .and_then(|stream| stream.map_or(Ok(()), |stream| drain(&stream, bytes, &over, &received)));
-        let took = started.elapsed();
-        over.store(true, Ordering::Relaxed);
+        let drained = accept(listener, &is_over)
+            .and_then(|stream| stream.map_or(Ok(()), |stream| drain(&stream, bytes, &is_over, &received)));
+        let elapsed = started.elapsed();
+        is_over.store(true, Ordering::Relaxed);
         // An error is no failure: the receiver may have gone; if nothing could be sent, no bytes arrived.
         drop(sender.join());
-        drained.map(|()| (received.load(Ordering::Relaxed), took))
+        drained.map(|()| (received.load(Ordering::Relaxed), elapsed))
     })
 }
 
@@ -254,8 +254,8 @@ mod tests {
     fn a_tcp_flow_carries_the_given_bytes_and_stops() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
-        let (bytes, took) = carry(socket, &listener, 3_000_001, |_| true).unwrap();
+        let (bytes, elapsed) = run_flow(socket, &listener, 3_000_001, |_| true).unwrap();
         assert_eq!(bytes, 3_000_001);
-        assert!(took < MAX_DURATION);
+        assert!(elapsed < MAX_DURATION);
     }
 }

@@ -8,13 +8,13 @@ use haul_mover::SOME_FAILED;
 use serde_json::{Value, json};
 
 use crate::fault::{self, Fault};
-use crate::output::{Lines, count, error_lines, grouped, out, out_json, tell};
+use crate::output::{Lines, count, eprint_lines, error_lines, grouped, out, out_json};
 use crate::text_file::{text_of, wrong};
 
 const SYMBOLS: &str = "write 1 for each packet that arrived and 0 for each that was lost, in sending order";
 
 /// Returns the windows in a transfer's trace, and their signatures as text, each on the line of its event.
-fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> {
+fn trace_signatures(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> {
     let (mut windows, mut signatures) = (Vec::new(), String::new());
     for (number, line) in text.lines().enumerate() {
         let event: Value = serde_json::from_str(line).map_err(|error| {
@@ -43,7 +43,7 @@ pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fau
         text_of(file, fs::File::open(file), hint)
     }?;
     if text.starts_with('{') {
-        return of_trace(file, &text);
+        return trace_signatures(file, &text);
     }
     let windows = read_signatures(&text)
         .map_err(|error| wrong(file, (error.line, error.column), &error.problem, SYMBOLS))?;
@@ -87,7 +87,7 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
         let hint = "only a sender's trace contains windows (those with losses); a signature file contains 1 and 0 as text";
         return Err(fault::usage(format!("{}: it contains no packets", file.display()), hint));
     }
-    let (one, mut joined) = (windows.len() == 1, Joined::default());
+    let (is_single, mut joined) = (windows.len() == 1, Joined::default());
     for (number, signature) in windows.iter().enumerate() {
         let sample = Sample::of(signature, words);
         let diagnosis = joined.classify(model, &sample, signature, words);
@@ -102,7 +102,7 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
             }));
         } else {
             let name = file.display();
-            let name = if one { name.to_string() } else { format!("{name}, window {number}") };
+            let name = if is_single { name.to_string() } else { format!("{name}, window {number}") };
             out(Lines::from(line(&name, &sample, &diagnosis)));
         }
     }
@@ -119,7 +119,7 @@ pub(crate) fn run(files: &[PathBuf], model: Option<&Path>, as_object: bool) -> R
     }
     let last = if failed.len() == files.len() { failed.pop() } else { None };
     for fault in &failed {
-        tell(error_lines(fault));
+        eprint_lines(error_lines(fault));
     }
     let code = if failed.is_empty() { 0 } else { SOME_FAILED };
     last.map_or(Ok(code), Err)

@@ -37,15 +37,15 @@ fn other_processors(idle: Option<&[u32]>) -> String {
     }
 }
 
-/// Returns what to do about a measured limit. Both sides requested socket buffers of the size `asked`; `idle`
+/// Returns what to do about a measured limit. Both sides requested socket buffers of the size `requested`; `idle`
 /// are the idle processors of the machine that limits, if it is this one.
-fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<String> {
+fn advice(report: &RunReport, requested: Bytes, idle: Option<&[u32]>) -> Option<String> {
     let limit = report.limited_by.as_ref()?;
     let processor =
         || format!("{RENICE_COMMAND} gives it a processor before others; {}", other_processors(idle));
     Some(match &*limit.what {
         "receiver_host" => {
-            let buffer = larger_buffer(report, asked).map(|text| text + "; ").unwrap_or_default();
+            let buffer = larger_buffer(report, requested).map(|text| text + "; ").unwrap_or_default();
             format!("on the receiving machine: {buffer}{}", processor())
         }
         "sender_cpu" => format!(
@@ -69,17 +69,17 @@ fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<Stri
 }
 
 /// Advises a receive buffer that holds what arrives while nobody reads; `None` if nothing was lost.
-fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
+fn larger_buffer(report: &RunReport, requested: Bytes) -> Option<String> {
     let (rate, _) = report.capacity.filter(|_| report.lost.total() > 0)?;
     let (pause, words) = match report.longest_read_delay {
         Some(pause) => (pause, "the longest time that a packet waited to be read"),
         None => (report.rtt?, "one round trip; the longest pause is unknown"),
     };
     let buffer = rate.bytes_in(pause).min(SOCKET_BUFFER[1].0);
-    let ask = format!(" with `haul cp --set socket_buffer={buffer}`");
-    let ask = if buffer > asked.0 { &*ask } else { "" };
+    let setting = format!(" with `haul cp --set socket_buffer={buffer}`");
+    let setting = if buffer > requested.0 { &*setting } else { "" };
     Some(format!(
-        "`sudo sysctl -w net.core.rmem_max={buffer}`{ask} holds what comes at {rate} in {:.0} ms ({words})",
+        "`sudo sysctl -w net.core.rmem_max={buffer}`{setting} holds what comes at {rate} in {:.0} ms ({words})",
         pause.as_millis_f64().ceil()
     ))
 }
@@ -120,7 +120,7 @@ fn enlarged(now: u64, least: u64) -> u64 {
 }
 
 /// Returns what to do about packets that were dropped before they reached any socket.
-fn dropped_early(drops: EarlyDropTotals, settings: QueueSettings) -> Vec<String> {
+fn early_drop_findings(drops: EarlyDropTotals, settings: QueueSettings) -> Vec<String> {
     let EarlyDropTotals { backlog, cards, taken, squeezes } = drops;
     let gain = |lost: u64| {
         let share = lost as f64 / taken.saturating_add(lost).max(1) as f64;
@@ -157,7 +157,7 @@ fn dropped_early(drops: EarlyDropTotals, settings: QueueSettings) -> Vec<String>
 }
 
 /// Advice if programs wait for a processor.
-fn crowded(load: f64, processors: usize, idle: &[u32]) -> String {
+fn overload_finding(load: f64, processors: usize, idle: &[u32]) -> String {
     format!(
         "{load:.1} programs want this machine's {}: a receiver here may lose packets; {RENICE_COMMAND} gives a \
          transfer one before others; {} (gain to expect: up to {:.1} times where the processor is the limit)",
@@ -171,12 +171,12 @@ fn findings(context: &Context) -> Vec<String> {
     let not_known =
         |text: String| format!("{text} (gain to expect: not known without a measurement, `haul doctor URL`)");
     let mut found: Vec<_> = counters::fallbacks(&context.settings).into_iter().map(not_known).collect();
-    found.extend(dropped_early(EarlyDropTotals::of_this_machine(), QueueSettings::in_force()));
+    found.extend(early_drop_findings(EarlyDropTotals::of_this_machine(), QueueSettings::in_force()));
     let load = load().filter(|(load, processors)| *load > *processors as f64);
     found.extend(load.map(|(load, processors)| {
         let before = ProcessorTimes::now();
         std::thread::sleep(OBSERVATION_TIME);
-        crowded(load, processors, &ProcessorTimes::now().idle_since(&before, IDLE_SHARE))
+        overload_finding(load, processors, &ProcessorTimes::now().idle_since(&before, IDLE_SHARE))
     }));
     found
 }
@@ -208,9 +208,9 @@ fn print_direction(name: &str, (report, advice): &Measured) {
     }
 }
 
-fn object(found: &[String], ways: &[(&str, Measured)]) -> Value {
+fn object(found: &[String], directions: &[(&str, Measured)]) -> Value {
     let mut object = json!({ "findings": found });
-    for (name, (report, advice)) in ways {
+    for (name, (report, advice)) in directions {
         object[*name] = json_value(report);
         object[*name]["advice"] = json!(advice);
         object[*name]["expected_gain"] = json!(expected_gain(report));
@@ -228,7 +228,7 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
             out("here: the kernel grants everything a transfer requests, and the processors are idle");
         }
     }
-    let mut ways = Vec::new();
+    let mut directions = Vec::new();
     if args.url.is_some() {
         // A typed loss model, which is for the sending side, would be rejected in one of the directions.
         let context = &Context { typed: Vec::new(), ..context.clone() };
@@ -239,11 +239,11 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
             if !context.json {
                 print_direction(words, &measured);
             }
-            ways.push((name, measured));
+            directions.push((name, measured));
         }
     }
     if context.json {
-        out_fields(object(&found, &ways), None);
+        out_fields(object(&found, &directions), None);
     }
     Ok(0)
 }
@@ -255,11 +255,11 @@ mod tests {
     use super::*;
     use haul_proto::Limit;
 
-    const ASKED: Bytes = Bytes(64 << 20);
+    const REQUESTED: Bytes = Bytes(64 << 20);
 
     #[test]
     fn only_actual_drops_are_reported_with_the_command_that_helps() {
-        let findings = |drops| dropped_early(drops, QueueSettings::default());
+        let findings = |drops| early_drop_findings(drops, QueueSettings::default());
         assert_eq!(findings(EarlyDropTotals::default()), Vec::<String>::new());
         let found = findings(EarlyDropTotals { backlog: 7, cards: 9, taken: 993, squeezes: 3 });
         assert!(
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_gain_is_expected_only_if_the_path_was_not_the_limit() {
-        let told = |what: &str, name, path| {
+        let gain_of = |what: &str, name, path| {
             let limited_by = Some(Limit { what: what.to_owned().into(), evidence: String::new() });
             let capacity = Some((Rate::from_mbps(path), name));
             expected_gain(&RunReport {
@@ -283,10 +283,10 @@ mod tests {
                 ..RunReport::default()
             })
         };
-        assert_eq!(told("receiver_host", "measured path", 1_000), Some(2.5));
-        assert_eq!(told("receiver_host", "measured path", 420), None);
-        assert_eq!(told("path", "measured path", 1_000), None);
-        assert_eq!(told("law", "ceiling", 1_000), None);
+        assert_eq!(gain_of("receiver_host", "measured path", 1_000), Some(2.5));
+        assert_eq!(gain_of("receiver_host", "measured path", 420), None);
+        assert_eq!(gain_of("path", "measured path", 1_000), None);
+        assert_eq!(gain_of("law", "ceiling", 1_000), None);
     }
 
     /// The report of a run of 400 Mbit/s on a path of 1 Gbit/s, limited by `what`.
@@ -319,7 +319,7 @@ mod tests {
             ("application", "top", "up to 2.5 times"),
         ] {
             let report = limited_by(what);
-            assert!(advice(&report, ASKED, None).is_some_and(|told| told.contains(command)), "{what}");
+            assert!(advice(&report, REQUESTED, None).is_some_and(|text| text.contains(command)), "{what}");
             assert!(gain_in_words(&report).starts_with(gain), "{what}: {}", gain_in_words(&report));
         }
         let level = RunReport { goodput: Rate::from_mbps(990), ..limited_by("sender_cpu") };
@@ -331,30 +331,30 @@ mod tests {
 
     #[test]
     fn the_advised_buffer_covers_the_longest_read_delay() {
-        let told = |pause| {
-            larger_buffer(&RunReport { longest_read_delay: pause, ..limited_by("receiver_host") }, ASKED)
+        let hint = |pause| {
+            larger_buffer(&RunReport { longest_read_delay: pause, ..limited_by("receiver_host") }, REQUESTED)
                 .unwrap()
         };
         assert!(
-            told(Some(Span::from_millis(80)))
+            hint(Some(Span::from_millis(80)))
                 .starts_with("`sudo sysctl -w net.core.rmem_max=10000000` holds")
         );
-        assert!(told(None).contains("rmem_max=6250000` holds") && told(None).contains("is unknown"));
-        let long = told(Some(Span::from_secs(1)));
+        assert!(hint(None).contains("rmem_max=6250000` holds") && hint(None).contains("is unknown"));
+        let long = hint(Some(Span::from_secs(1)));
         assert!(long.contains("rmem_max=125000000` with `haul cp --set socket_buffer=125000000`"), "{long}");
-        assert!(told(Some(Span::from_secs(1_000))).contains("rmem_max=268435456`"));
-        let unhurt = RunReport { lost: CauseCounts::default(), ..limited_by("receiver_host") };
+        assert!(hint(Some(Span::from_secs(1_000))).contains("rmem_max=268435456`"));
+        let without_losses = RunReport { lost: CauseCounts::default(), ..limited_by("receiver_host") };
         assert!(
-            larger_buffer(&unhurt, ASKED).is_none()
-                && advice(&unhurt, ASKED, Some(&[])).is_some_and(|told| told.contains("renice"))
+            larger_buffer(&without_losses, REQUESTED).is_none()
+                && advice(&without_losses, REQUESTED, Some(&[])).is_some_and(|text| text.contains("renice"))
         );
     }
 
     #[test]
     fn idle_processors_are_named_if_there_are_any() {
-        let told = crowded(5.0, 4, &[1, 3]);
-        assert!(told.contains("taskset -acp 1,3 $(pgrep") && told.contains("up to 1.2 times"), "{told}");
-        assert!(!crowded(5.0, 4, &[]).contains("taskset"));
+        let text = overload_finding(5.0, 4, &[1, 3]);
+        assert!(text.contains("taskset -acp 1,3 $(pgrep") && text.contains("up to 1.2 times"), "{text}");
+        assert!(!overload_finding(5.0, 4, &[]).contains("taskset"));
     }
 
     /// The advice once lowered the values of machines that were tuned already.
@@ -362,7 +362,7 @@ mod tests {
     fn no_advice_makes_a_queue_shorter() {
         let settings = QueueSettings { backlog: 30_000, budget: 300, budget_usecs: 8_000 };
         let found =
-            dropped_early(EarlyDropTotals { backlog: 7, cards: 9, taken: 993, squeezes: 3 }, settings);
+            early_drop_findings(EarlyDropTotals { backlog: 7, cards: 9, taken: 993, squeezes: 3 }, settings);
         let backlog = "net.core.netdev_max_backlog=60000 (gain to expect: 0.7000 % of the packets that came since then were lost so)";
         assert!(found[0].ends_with(backlog), "{found:?}");
         let budget = "net.core.netdev_budget=600 net.core.netdev_budget_usecs=16000";

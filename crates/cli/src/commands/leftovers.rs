@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::args::PlaceArgs;
 use crate::fault::{self, Fault};
-use crate::output::{error_lines, put_name, tell};
+use crate::output::{eprint_lines, error_lines, put_name};
 
 pub(super) struct Found {
     pub(super) directory: PathBuf,
@@ -33,11 +33,11 @@ impl Search {
     /// Searches these directories (none: this one) and, if `recursive`, their subdirectories.
     pub(super) fn run(PlaceArgs { directories, recursive }: &PlaceArgs) -> Self {
         let mut search = Self::default();
-        let mut waiting: Vec<PathBuf> = directories.iter().rev().cloned().collect();
+        let mut pending: Vec<PathBuf> = directories.iter().rev().cloned().collect();
         if directories.is_empty() {
-            waiting.push(PathBuf::from("."));
+            pending.push(PathBuf::from("."));
         }
-        while let Some(directory) = waiting.pop() {
+        while let Some(directory) = pending.pop() {
             match find_journals(&directory) {
                 Ok(journals) => search.found.extend(journals.into_iter().map(|journal| {
                     // A time in the future counts as age 0.
@@ -54,19 +54,19 @@ impl Search {
                 // One that cannot be listed has vanished. Sorted in reverse, as the last one is taken first.
                 let mut names = subdirectories(&directory).unwrap_or_default();
                 names.sort_unstable_by(|a, b| b.cmp(a));
-                waiting.extend(names.into_iter().map(|name| directory.join(name)));
+                pending.extend(names.into_iter().map(|name| directory.join(name)));
             }
         }
         search
     }
 
-    /// Prints the faults, or that there is `nothing`, and returns the exit code.
-    pub(super) fn end(&self, nothing: Option<&str>, place: &PlaceArgs) -> u8 {
-        if let Some(nothing) = nothing.filter(|_| self.faults.is_empty()) {
+    /// Prints the faults, or else `empty_message`, and returns the exit code.
+    pub(super) fn end(&self, empty_message: Option<&str>, place: &PlaceArgs) -> u8 {
+        if let Some(empty_message) = empty_message.filter(|_| self.faults.is_empty()) {
             let search_hint = if place.recursive { "" } else { " (-r includes subdirectories)" };
-            tell(format_args!("{nothing}{search_hint}."));
+            eprint_lines(format_args!("{empty_message}{search_hint}."));
         }
-        self.faults.iter().for_each(|fault| tell(error_lines(fault)));
+        self.faults.iter().for_each(|fault| eprint_lines(error_lines(fault)));
         self.faults.first().map_or(0, |fault| fault.code.exit_code())
     }
 }

@@ -27,14 +27,15 @@ use haulage::{
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use self::control::{Controls, LAW, beside};
+use self::control::{Controls, LAW, with_control};
 use self::stdio::{Input, write};
 use crate::args::PipeArgs;
 use crate::commands::serve::{own_address, write_url};
 use crate::endpoint;
 use crate::fault;
 use crate::output::{
-    CpuSeconds, Packets, RunReport, count, error_lines, json_value, out_json, tell, tell_json, tell_url,
+    CpuSeconds, Packets, RunReport, count, eprint_json, eprint_lines, eprint_url, error_lines, json_value,
+    out_json,
 };
 use crate::settings::{Settings, ciphers};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
@@ -98,11 +99,11 @@ struct Pipe<'a> {
 }
 
 pub(crate) fn run(context: &Context, args: &PipeArgs) -> Result<u8, Fault> {
-    let began = Instant::now();
-    let pipe = Pipe { context, args, traced: Cell::new(began), moved: AtomicU64::new(0) };
+    let started = Instant::now();
+    let pipe = Pipe { context, args, traced: Cell::new(started), moved: AtomicU64::new(0) };
     let result = pipe.run();
     let report = match &result {
-        Ok(tally) => pipe.report(tally, began.elapsed().into()),
+        Ok(tally) => pipe.report(tally, started.elapsed().into()),
         Err(fault) => RunReport::failed(fault.clone()),
     };
     context.trace_end(&report);
@@ -111,7 +112,7 @@ pub(crate) fn run(context: &Context, args: &PipeArgs) -> Result<u8, Fault> {
         Ok(_) if context.json => pipe.print(&report),
         Ok(tally) => pipe.summary(&tally, &report),
         Err(fault) if context.json && args.writes_stdout() => {
-            tell(error_lines(&fault));
+            eprint_lines(error_lines(&fault));
             pipe.print(&report);
             return Ok(report.exit_code());
         }
@@ -136,7 +137,7 @@ impl Pipe<'_> {
     /// Records what was carried so far, and traces it at most once per [`POLL_INTERVAL`].
     fn trace(&self, tally: &Tally) {
         self.moved.store(tally.report.bytes, Ordering::Relaxed);
-        if self.context.events.is_kept() && self.traced.get().elapsed() >= POLL_INTERVAL {
+        if self.context.events.is_enabled() && self.traced.get().elapsed() >= POLL_INTERVAL {
             self.traced.set(Instant::now());
             let Tally { report, messages, .. } = tally;
             self.context.events.write("progress", json!({ "bytes": report.bytes, "messages": messages }));
@@ -145,7 +146,7 @@ impl Pipe<'_> {
 
     /// Prints the report as JSON: on stdout, or on stderr if stdout carries the data.
     fn print(&self, report: &RunReport) {
-        let print = if self.args.writes_stdout() { tell_json } else { out_json };
+        let print = if self.args.writes_stdout() { eprint_json } else { out_json };
         print(&json_value(report));
     }
 
@@ -172,9 +173,9 @@ impl Pipe<'_> {
             let share = tally.lost as f64 / (tally.lost + tally.messages) as f64;
             let _ = write!(words, ", {} more were lost ({:.3} %)", tally.lost, share * 100.0);
         }
-        self.context.say(words);
+        self.context.inform(words);
         let limit = report.limited_by.is_some().then(|| report.limit());
-        report.lost_in_words().into_iter().chain(limit).for_each(|line| self.context.say(line));
+        report.loss_summary().into_iter().chain(limit).for_each(|line| self.context.inform(line));
     }
 
     fn connect(&self, url: &HaulUrl) -> Result<Tally, Fault> {
@@ -202,13 +203,13 @@ impl Pipe<'_> {
             (true, false) => {
                 self.send_bytes(ByteWriter::open(&url, &recipe, &options).wait().map_err(refused)?)
             }
-            (false, _) => self.talk(&Connection::open(&url, &recipe, &options).wait().map_err(refused)?),
+            (false, _) => self.exchange(&Connection::open(&url, &recipe, &options).wait().map_err(refused)?),
         }
     }
 
     fn listen(&self, addr: SocketAddr) -> Result<Tally, Fault> {
-        let of_client = ["preset", "set", "rate", "controller", "diagnosis"];
-        if let Some(option) = self.context.typed.iter().find(|typed| of_client.contains(&typed.as_str())) {
+        let clients = ["preset", "set", "rate", "controller", "diagnosis"];
+        if let Some(option) = self.context.typed.iter().find(|typed| clients.contains(&typed.as_str())) {
             return Err(fault::usage(
                 "a listener uses the preset and settings of the other side",
                 format!("give --{option} beside the URL"),
@@ -225,7 +226,7 @@ impl Pipe<'_> {
             Accepted::Messages(connection) => {
                 // It would accept and acknowledge other clients' data, which nobody would read.
                 drop(listener);
-                self.talk(&connection)
+                self.exchange(&connection)
             }
             Accepted::Reader(reader) => self.receive_bytes(*reader),
             Accepted::Writer(writer) => self.send_bytes(*writer),
@@ -243,13 +244,13 @@ impl Pipe<'_> {
         }
         // Time for the refusal to reach the other side.
         std::thread::sleep(POLL_INTERVAL);
-        let does = if self.args.writes_stdout() { "receives" } else { "sends" };
-        Err(fault::usage(format!("both sides were started so that each {does}"), REVERSE_HINT))
+        let verb = if self.args.writes_stdout() { "receives" } else { "sends" };
+        Err(fault::usage(format!("both sides were started so that each {verb}"), REVERSE_HINT))
     }
 
     /// Accepts only clients of this direction; one of the other direction sets `is_misdirected`.
     fn listen_options(&self, addr: SocketAddr, is_misdirected: Arc<AtomicBool>) -> ListenOptions {
-        let (streams, ours, others) = if self.args.reverse {
+        let (streams, accepted_prefix, rejected_prefix) = if self.args.reverse {
             (StreamsPermitted::ToClients, RECEIVING, SENDING)
         } else {
             (StreamsPermitted::FromClients, SENDING, RECEIVING)
@@ -258,12 +259,12 @@ impl Pipe<'_> {
         (options.streams, options.connection) = (streams, keep_alive_options());
         options.loss_model.clone_from(&self.context.loss_model);
         options.permit = Box::new(move |recipe| {
-            if recipe.name.starts_with(others) {
+            if recipe.name.starts_with(rejected_prefix) {
                 is_misdirected.store(true, Ordering::Relaxed);
                 return Err("it is for the other direction".to_owned());
             }
             // For byte streams from other programs, `streams` restricts the direction.
-            if recipe.has("object") || recipe.name.starts_with(ours) {
+            if recipe.has("object") || recipe.name.starts_with(accepted_prefix) {
                 Ok(())
             } else {
                 Err("its name does not start like those of `haul pipe`".to_owned())
@@ -281,17 +282,17 @@ impl Pipe<'_> {
             return write_url(path, &url);
         }
         // Also with `--quiet`: the other side needs it.
-        tell_url(&url);
+        eprint_url(&url);
         Ok(())
     }
 
-    fn talk(&self, connection: &Connection) -> Result<Tally, Fault> {
+    fn exchange(&self, connection: &Connection) -> Result<Tally, Fault> {
         let receives = self.args.writes_stdout();
         let side = if receives { Side::Receives } else { Side::Sends };
-        let carried = beside(side, &mut &*connection, &self.moved, || {
+        let result = with_control(side, &mut &*connection, &self.moved, || {
             if receives { self.receive_messages(connection) } else { self.send_messages(connection) }
         });
-        carried.inspect_err(|_| {
+        result.inspect_err(|_| {
             connection.abort();
             // Keeps the process alive until the other side has been told; one that is gone never answers.
             let _ = connection.closed().wait_for(ABORT_TIMEOUT);
@@ -316,7 +317,7 @@ impl Pipe<'_> {
                 continue;
             }
             match Input::read(&mut buffer, POLL_INTERVAL).map_err(|e| fault::io("cannot read stdin", &e))? {
-                None => writer.check().map_err(gone)?,
+                None => writer.check().map_err(connection_fault)?,
                 Some(0) => break,
                 Some(read) => unsent = 0..read,
             }
@@ -336,14 +337,14 @@ impl Pipe<'_> {
             self.context.cancel.check("")?;
             match step().map_err(Into::into) {
                 Err(Error::TimedOut { .. }) => {}
-                done => return done.map_err(gone),
+                done => return done.map_err(connection_fault),
             }
         }
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
         let mut requests = reader.law_requests();
-        let tally = beside(Side::Receives, &mut requests, &self.moved, || self.read_all(&mut reader))?;
+        let tally = with_control(Side::Receives, &mut requests, &self.moved, || self.read_all(&mut reader))?;
         Ok(tally.with(reader.recipe(), requests.law(), reader.statistics().rtt, Packets::default()))
     }
 
@@ -368,7 +369,7 @@ impl Pipe<'_> {
             self.context.cancel.check("")?;
             self.trace(&tally);
             if let Some(error) = connection.ended() {
-                return Err(gone(error));
+                return Err(connection_fault(error));
             }
             match input.message(framing, POLL_INTERVAL).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => {}
@@ -386,7 +387,7 @@ impl Pipe<'_> {
             flushed => flushed,
         })?;
         let tally = tally.of(connection);
-        connection.close(DELIVERY_TIMEOUT).map_err(gone)?;
+        connection.close(DELIVERY_TIMEOUT).map_err(connection_fault)?;
         Ok(tally)
     }
 
@@ -431,7 +432,7 @@ fn keep_alive_options() -> ConnectionOptions {
 }
 
 /// Returns the fault for a connection that ended before the data did.
-fn gone(error: impl Into<Error>) -> Fault {
+fn connection_fault(error: impl Into<Error>) -> Fault {
     match error.into() {
         Error::Closed => {
             Fault::new(FaultCode::PeerSilent, "the other side ended before everything was sent", RESTART_HINT)

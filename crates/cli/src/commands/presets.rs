@@ -19,9 +19,9 @@ pub(crate) fn run(name: Option<&str>, as_object: bool) -> Result<u8, Fault> {
         tracing::info!("recipe file {}", path.display());
     }
     if as_object {
-        let mut told = told(&preset);
-        told["text"] = json!(preset.text);
-        out_fields(json!({ "preset": told }), None);
+        let mut object = preset_object(&preset);
+        object["text"] = json!(preset.text);
+        out_fields(json!({ "preset": object }), None);
     } else {
         out_verbatim(preset.text.trim_end());
     }
@@ -31,7 +31,7 @@ pub(crate) fn run(name: Option<&str>, as_object: bool) -> Result<u8, Fault> {
 fn list(as_object: bool) {
     let all = Preset::all();
     if as_object {
-        let all: Vec<_> = all.iter().map(told).collect();
+        let all: Vec<_> = all.iter().map(preset_object).collect();
         let laws: Vec<_> = haul_proto::laws().into_iter().map(law_line).collect();
         return out_fields(json!({ "presets": all, "controllers": laws }), None);
     }
@@ -60,7 +60,7 @@ fn law_line(law: &haul_proto::LawRegistration) -> Value {
     })
 }
 
-fn told(preset: &Preset) -> Value {
+fn preset_object(preset: &Preset) -> Value {
     json!({ "name": preset.name, "summary": preset.description(), "commands": commands(preset) })
 }
 

@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 use crate::args::{Assignment, ServeArgs};
 use crate::commands::agent;
 use crate::fault;
-use crate::output::{RunReport, error_lines, json_value, out_json, out_url, stdout_error, tell};
+use crate::output::{RunReport, eprint_lines, error_lines, json_value, out_json, out_url, stdout_error};
 use crate::settings::{parameter_names, session_key};
 use crate::signals::INTERRUPTED;
 use crate::transfer::{Context, Cpu, Policy, Quotas, SessionProgress, Sessions, answer, bind, next_client};
@@ -60,15 +60,15 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         return Err(Fault::new(FaultCode::Io, format!("cannot print the URL: {why}"), hint));
     }
     warn_of_few_files();
-    context.say(filesystem::words(&restricted, &args.root, access));
+    context.inform(filesystem::describe(&restricted, &args.root, access));
     let sessions = Sessions::new(args.max_sessions.into(), args.max_per_address.into(), args.idle_timeout);
-    let server = Server { policy: &policy, sessions, was_cut: AtomicBool::new(false) };
+    let server = Server { policy: &policy, sessions, was_interrupted: AtomicBool::new(false) };
     Ok(if args.once { server.once(&listener) } else { server.forever(&listener) })
 }
 
 fn warn_of_few_files() {
     if let Some(most) = getrlimit(Resource::Nofile).current.filter(|&most| most < FEW_FILES) {
-        tell(format_args!(
+        eprint_lines(format_args!(
             "warning: only {most} files may be open in this process, so clients may be turned away; raise the limit \
              (ulimit -n 1024)"
         ));
@@ -90,7 +90,7 @@ struct Server<'a> {
     policy: &'a Policy,
     sessions: Sessions,
     /// Whether stopping this server has interrupted a session.
-    was_cut: AtomicBool,
+    was_interrupted: AtomicBool,
 }
 
 impl Server<'_> {
@@ -109,23 +109,23 @@ impl Server<'_> {
     fn forever(&self, listener: &Listener) -> u8 {
         thread::scope(|scope| {
             while let Some(incoming) = self.next(listener) {
-                let place = match self.sessions.enter(incoming.peer().ip()) {
-                    Ok(place) => place,
+                let permit = match self.sessions.enter(incoming.peer().ip()) {
+                    Ok(permit) => permit,
                     Err(fault) => {
                         incoming.refuse(fault);
                         continue;
                     }
                 };
-                let session = move || drop(self.serve(incoming, place.session_progress.clone()));
+                let session = move || drop(self.serve(incoming, permit.session_progress.clone()));
                 let started =
                     thread::Builder::new().name("haul-session".to_owned()).spawn_scoped(scope, session);
                 if let Err(error) = started {
-                    tell(error_lines(&fault::io("cannot start a session", &error)));
+                    eprint_lines(error_lines(&fault::io("cannot start a session", &error)));
                 }
             }
         });
-        self.policy.context.say("stopped");
-        if self.was_cut.load(Ordering::Relaxed) { INTERRUPTED } else { 0 }
+        self.policy.context.inform("stopped");
+        if self.was_interrupted.load(Ordering::Relaxed) { INTERRUPTED } else { 0 }
     }
 
     fn next(&self, listener: &Listener) -> Option<Incoming> {
@@ -135,12 +135,12 @@ impl Server<'_> {
     fn serve(&self, incoming: Incoming, session_progress: SessionProgress) -> RunReport {
         let (peer, request) = (incoming.peer(), incoming.request().name());
         let is_dry = incoming.request().is_dry_run();
-        self.policy.context.say(format!("{peer} {request}: begins"));
+        self.policy.context.inform(format!("{peer} {request}: begins"));
         let context = Context { session_progress, cpu: Cpu::from_now(), ..self.policy.context.clone() };
         let report = answer(incoming, self.policy, &context);
         // Clients interrupt sessions too.
         if report.exit_code() == INTERRUPTED && self.policy.context.cancel.is_requested() {
-            self.was_cut.store(true, Ordering::Relaxed);
+            self.was_interrupted.store(true, Ordering::Relaxed);
         }
         self.log(peer, request, is_dry, &report);
         report
@@ -154,19 +154,19 @@ impl Server<'_> {
             }));
         }
         let session = format!("{peer} {request}: ");
-        tell(report.failures().behind(&session));
+        eprint_lines(report.failures().with_prefix(&session));
         if report.error.is_some() {
             // The client was not sent them.
-            self.policy.context.say(report.note_lines().behind(&session));
+            self.policy.context.inform(report.note_lines().with_prefix(&session));
         }
         let done = match &report.error {
-            Some(fault) => return tell(error_lines(fault).behind(&session)),
+            Some(fault) => return eprint_lines(error_lines(fault).with_prefix(&session)),
             None if is_dry => "dry run, nothing was moved".to_owned(),
             None if report.is_nothing_done() => "nothing was moved".to_owned(),
             None if report.bytes == 0 && report.files == 0 => "done".to_owned(),
             None => report.moved(),
         };
-        self.policy.context.say(format!("{session}{done}"));
+        self.policy.context.inform(format!("{session}{done}"));
     }
 }
 
@@ -182,9 +182,9 @@ fn announce(context: &Context, args: &ServeArgs, access: &str, listener: &Listen
             out_json(&json!({ "schema": 1, "event": "listening", key: place, "address": address }));
         }
         None => out_url(url),
-        Some(file) => context.say(format!("the URL is in {}", file.display())),
+        Some(file) => context.inform(format!("the URL is in {}", file.display())),
     }
-    context.say(format!(
+    context.inform(format!(
         "serving {} for {access} on {address} (TCP and UDP); anyone with the URL has access; Ctrl-C stops",
         args.root.display()
     ));
@@ -216,14 +216,14 @@ pub(crate) fn own_address(listening: IpAddr) -> IpAddr {
     if !listening.is_unspecified() {
         return listening;
     }
-    let toward_others = |(any, elsewhere): &(&str, &str)| {
+    let address_toward = |(any, remote): &(&str, &str)| {
         let socket = UdpSocket::bind(any)?;
-        socket.connect(elsewhere)?;
+        socket.connect(remote)?;
         socket.local_addr()
     };
     // IPv6 is for a machine without a route over IPv4.
     let families = if listening.is_ipv6() { &PROBE_ADDRESSES[..] } else { &PROBE_ADDRESSES[..1] };
-    let found = families.iter().find_map(|family| toward_others(family).ok());
+    let found = families.iter().find_map(|family| address_toward(family).ok());
     found.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
 }
 

@@ -118,7 +118,7 @@ fn check_output(args: &TrainArgs) -> Result<(), Fault> {
         return Err(fault::usage(why, "name a file for the model"));
     }
     let id = |file: &PathBuf| fs::metadata(file).map(|stat| (stat.dev(), stat.ino())).ok();
-    let is_input = |there| args.host.iter().chain(&args.network).any(|file| id(file) == Some(there));
+    let is_input = |output_id| args.host.iter().chain(&args.network).any(|file| id(file) == Some(output_id));
     if id(output).is_some_and(is_input) {
         let why =
             format!("{} is one of the signature files, which the model would replace", output.display());
@@ -133,11 +133,11 @@ pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
     let mut words = Words::of_length(args.word_length).expect("the command line has its bounds");
     let host = samples(&args.host, &mut words, &mut hash)?;
     let network = samples(&args.network, &mut words, &mut hash)?;
-    let few = |error: haul_diagnosis::TrainError| {
+    let too_few = |error: haul_diagnosis::TrainError| {
         fault::usage(error.to_string(), "both loss-rate ranges need windows of both causes; record more")
     };
-    let trained = fit(&host, &network, args.word_length, provenance(args, &hash)).map_err(few)?;
-    let held_out = cross_validate(&host, &network, args.word_length, FOLDS, args.seed).map_err(few)?;
+    let trained = fit(&host, &network, args.word_length, provenance(args, &hash)).map_err(too_few)?;
+    let held_out = cross_validate(&host, &network, args.word_length, FOLDS, args.seed).map_err(too_few)?;
     let text = trained.model.write();
     fs::write(&args.output, &text)
         .map_err(|error| fault::io(format_args!("cannot write {}", args.output.display()), &error))?;

@@ -97,10 +97,10 @@ fn choose(options: &[OptionSpec], layers: &[Layer], conflicting: &[String]) -> L
     };
     let mut chosen = Layer::new();
     for (at, layer) in layers.iter().enumerate() {
-        let above = chosen.clone();
-        for (long, value) in layer.iter().filter(|(long, _)| *long != "set" && !above.contains_key(*long)) {
+        let upper = chosen.clone();
+        for (long, value) in layer.iter().filter(|(long, _)| *long != "set" && !upper.contains_key(*long)) {
             let mut others = EXCLUSIVE.into_iter().filter(|pair| pair.contains(&&**long)).flatten();
-            let is_hidden = others.any(|other| is_set(&above, other)) || at > 0 && conflicting.contains(long);
+            let is_hidden = others.any(|other| is_set(&upper, other)) || at > 0 && conflicting.contains(long);
             if !is_hidden {
                 chosen.insert(long.clone(), value.clone());
             }

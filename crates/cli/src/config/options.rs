@@ -95,8 +95,8 @@ fn is_typed(matches: &ArgMatches, id: &str) -> bool {
 
 /// Iterates over the arguments of `command`, including the general options.
 fn arguments<'a>(root: &'a Command, command: &str) -> impl Iterator<Item = &'a Arg> {
-    let own = root.find_subcommand(command).into_iter().flat_map(Command::get_arguments);
-    own.chain(root.get_arguments())
+    let command_arguments = root.find_subcommand(command).into_iter().flat_map(Command::get_arguments);
+    command_arguments.chain(root.get_arguments())
 }
 
 /// Returns the options, by long name, that conflict with typed ones.
@@ -238,20 +238,20 @@ pub(super) fn of_file(command: &str, options: &[OptionSpec], path: &Path) -> Res
         found.extend(Some(option).filter(|(spec, _)| options.iter().any(|o| o.long == spec.long)));
     }
     for (name, section) in sections {
-        let own = OptionSpec::of_command(name);
+        let section_options = OptionSpec::of_command(name);
         for entry in section.as_table().into_iter().flatten() {
-            let option = read(path, entry, &own, &[])?;
+            let option = read(path, entry, &section_options, &[])?;
             found.extend(Some(option).filter(|_| name == command));
         }
     }
     let mut layer = Layer::default();
     for (spec, texts) in found {
-        let (_, kept) = layer.entry(spec.long).or_insert((Origin::File(path.to_owned()), Vec::new()));
+        let (_, values) = layer.entry(spec.long).or_insert((Origin::File(path.to_owned()), Vec::new()));
         // Recipe parameters for all commands and for one accumulate; other options are replaced.
         if spec.kind != Kind::Set {
-            kept.clear();
+            values.clear();
         }
-        kept.extend(texts);
+        values.extend(texts);
     }
     Ok(layer)
 }
@@ -315,12 +315,12 @@ pub(super) fn of_environment(
         let Some(value) = sources.variables.get(OsStr::new(&name)) else { continue };
         let not_text = || fault::usage(format!("environment variable {name} is not valid UTF-8"), "");
         let value = value.to_str().ok_or_else(not_text)?;
-        let is_between = |c: char| match option.kind {
+        let is_separator = |c: char| match option.kind {
             Kind::Set => c == ',' || c.is_whitespace(),
             Kind::List => c == '\n',
             _ => false,
         };
-        let mut texts: Vec<String> = value.split(is_between).map(str::to_owned).collect();
+        let mut texts: Vec<String> = value.split(is_separator).map(str::to_owned).collect();
         if matches!(option.kind, Kind::Set | Kind::List) {
             texts.retain(|text| !text.is_empty());
         }
@@ -328,10 +328,10 @@ pub(super) fn of_environment(
     }
     let known: Vec<String> =
         OptionSpec::of_all_commands().iter().map(|option| variable(&option.long)).collect();
-    let is_other = |name: &str| NON_OPTIONS.contains(&name) || name.starts_with(LAB_PREFIX);
+    let is_other_variable = |name: &str| NON_OPTIONS.contains(&name) || name.starts_with(LAB_PREFIX);
     let names = sources.variables.keys().filter_map(|name| name.to_str());
     for name in names.filter(|name| name.starts_with("HAUL_")) {
-        if !known.iter().any(|known| known == name) && !is_other(name) {
+        if !known.iter().any(|known| known == name) && !is_other_variable(name) {
             let near = suggestion(name, known.iter().map(String::as_str));
             notes.push(format!("unknown environment variable {name}{near}"));
         }
@@ -432,7 +432,7 @@ mod tests {
 
     #[test]
     fn an_option_value_that_begins_with_a_dash_gets_a_tip() {
-        let said = |line: &str| {
+        let message = |line: &str| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             with_tip(Cli::command().try_get_matches_from(&words).unwrap_err(), &words).to_string()
         };
@@ -442,11 +442,11 @@ mod tests {
             ("haul cp -v --exclude --foo a b", "--exclude=--foo"),
             ("haul cp -o -5 a b", "-o=-5"),
         ] {
-            let said = said(line);
+            let message = message(line);
             assert!(
-                said.contains(&format!("value that begins with '-' as '{written}'"))
-                    && !said.contains("'-- "),
-                "{said}"
+                message.contains(&format!("value that begins with '-' as '{written}'"))
+                    && !message.contains("'-- "),
+                "{message}"
             );
             let accepted = line.replace(written.replace('=', " ").as_str(), written);
             assert!(Cli::command().try_get_matches_from(accepted.split(' ')).is_ok(), "{accepted}");
@@ -454,11 +454,11 @@ mod tests {
         for (option, tip) in
             [("-r", "leave it out"), ("-av -z", "does not compress"), ("-l 100", "--rate 8Mbit")]
         {
-            let said = said(&format!("haul cp {option} a b"));
-            assert!(said.contains(tip) && !said.contains("'-- "), "{said}");
+            let message = message(&format!("haul cp {option} a b"));
+            assert!(message.contains(tip) && !message.contains("'-- "), "{message}");
         }
         for line in ["haul cp -Z a b", "haul cp --update -d a b", "haul cp --exclude=x -d a b"] {
-            assert!(said(line).contains("use '-- -"), "{line}");
+            assert!(message(line).contains("use '-- -"), "{line}");
         }
     }
 }

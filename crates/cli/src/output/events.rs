@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::escape_controls;
-use super::lines::put;
+use super::lines::write_stdout;
 use crate::fault::{self, Fault};
 use crate::standard_streams::check_stdout;
 
@@ -51,7 +51,7 @@ impl EventLog {
         }
         check_stdout()?;
         let write = |line: &[u8]| {
-            put(&String::from_utf8_lossy(line));
+            write_stdout(&String::from_utf8_lossy(line));
             Ok(())
         };
         Ok(Self::to(Box::new(write), "stdout".to_owned()))
@@ -79,7 +79,7 @@ impl EventLog {
         Self { machine: Some(machine.to_owned()), ..self.clone() }
     }
 
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.file.is_some()
     }
 

@@ -33,13 +33,13 @@ pub(crate) fn machine_prefix(fault: &Fault) -> String {
 /// Formats a time: `27 ms`, `1.8 s`, `42 s`, `3:07`, `2:03:04`.
 pub(crate) fn clock(span: Span) -> String {
     let seconds = span.as_secs_f64();
-    let whole = seconds.round() as u64;
-    match whole {
+    let rounded = seconds.round() as u64;
+    match rounded {
         _ if seconds < 0.9995 => format!("{:.0} ms", seconds * 1e3),
         0..10 => format!("{seconds:.1} s"),
-        10..60 => format!("{whole} s"),
-        60..3600 => format!("{}:{:02}", whole / 60, whole % 60),
-        _ => format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60),
+        10..60 => format!("{rounded} s"),
+        60..3600 => format!("{}:{:02}", rounded / 60, rounded % 60),
+        _ => format!("{}:{:02}:{:02}", rounded / 3600, rounded / 60 % 60, rounded % 60),
     }
 }
 
@@ -73,10 +73,10 @@ pub(crate) fn put_name(object: &mut Value, key: &str, name: &[u8]) {
 }
 
 /// Reports a line per changed name; unchanged names only with `all`.
-pub(crate) fn item_lines(all: bool, say: impl Fn(String) + Send + Sync + 'static) -> ItemCallback {
+pub(crate) fn item_lines(all: bool, print: impl Fn(String) + Send + Sync + 'static) -> ItemCallback {
     Arc::new(move |item| {
         if all || item.action != Action::Keep {
-            say(line(item));
+            print(line(item));
         }
     })
 }
@@ -147,15 +147,15 @@ mod tests {
         fn any_name_can_be_recovered_from_json(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             let mut object = serde_json::json!({});
             put_name(&mut object, "path", &bytes);
-            let told = object.get("path_b64").map_or_else(
+            let name = object.get("path_b64").map_or_else(
                 || object["path"].as_str().unwrap().as_bytes().to_vec(),
                 |base64| BASE64.decode(base64.as_str().unwrap().as_bytes()).unwrap(),
             );
-            prop_assert_eq!(&told, &bytes);
+            prop_assert_eq!(&name, &bytes);
             let fault = Fault::new(FaultCode::Io, "no", "");
             let failure = FileFailure { machine: None, path: bytes, fault, below: 0 };
-            let travelled = serde_json::to_string(&failure).unwrap();
-            prop_assert_eq!(serde_json::from_str::<FileFailure>(&travelled).unwrap(), failure);
+            let json = serde_json::to_string(&failure).unwrap();
+            prop_assert_eq!(serde_json::from_str::<FileFailure>(&json).unwrap(), failure);
         }
     }
 }

@@ -36,7 +36,7 @@ impl Lines {
 
     /// Prefixes each line with `words`.
     #[must_use]
-    pub(crate) fn behind(&self, words: &impl Display) -> Self {
+    pub(crate) fn with_prefix(&self, words: &impl Display) -> Self {
         let mut lines = Self::default();
         self.0.lines().for_each(|line| lines.push(format_args!("{words}{line}")));
         lines
@@ -65,7 +65,7 @@ pub(crate) fn without_keys(text: &str) -> String {
 static WRITE_ERROR: OnceLock<String> = OnceLock::new();
 
 /// Writes to stdout, and records if that fails. A closed pipe is not an error.
-pub(super) fn put(text: &str) {
+pub(super) fn write_stdout(text: &str) {
     let mut stdout = io::stdout().lock();
     if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
         && error.kind() != ErrorKind::BrokenPipe
@@ -80,7 +80,7 @@ pub(crate) fn stdout_error() -> Option<&'static str> {
 }
 
 pub(crate) fn out(lines: impl Into<Lines>) {
-    put(&lines.into().0);
+    write_stdout(&lines.into().0);
 }
 
 pub(crate) fn out_json(json: &Value) {
@@ -88,13 +88,13 @@ pub(crate) fn out_json(json: &Value) {
 }
 
 /// Writes one line of JSON to stderr, if stdout is used for data.
-pub(crate) fn tell_json(json: &Value) {
+pub(crate) fn eprint_json(json: &Value) {
     let _ = writeln!(io::stderr(), "{}", escape_controls(&json.to_string()));
 }
 
 /// Writes text to stdout without escaping it.
 pub(crate) fn out_verbatim(text: &str) {
-    put(&zeroize::Zeroizing::new(format!("{text}\n")));
+    write_stdout(&zeroize::Zeroizing::new(format!("{text}\n")));
 }
 
 pub(crate) fn out_url(url: &HaulUrl) {
@@ -102,7 +102,7 @@ pub(crate) fn out_url(url: &HaulUrl) {
 }
 
 /// Writes the URL of a server to stderr, including its key, if stdout is used for data.
-pub(crate) fn tell_url(url: &HaulUrl) {
+pub(crate) fn eprint_url(url: &HaulUrl) {
     let _ = writeln!(io::stderr(), "{url}");
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn tell_url(url: &HaulUrl) {
 pub(super) static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Writes messages to stderr. A closed stderr is not an error.
-pub(crate) fn tell(lines: impl Into<Lines>) {
+pub(crate) fn eprint_lines(lines: impl Into<Lines>) {
     let lines = lines.into();
     let write = || drop(io::stderr().write_all(lines.0.as_bytes()));
     match &*BAR.lock() {
@@ -154,7 +154,7 @@ mod tests {
     fn a_prefix_is_escaped_and_starts_every_line() {
         let mut lines = Lines::from("a\nb");
         lines.push("c");
-        assert_eq!(lines.behind(&"x\n: ").as_str(), "x\\n: a\\nb\nx\\n: c\n");
+        assert_eq!(lines.with_prefix(&"x\n: ").as_str(), "x\\n: a\\nb\nx\\n: c\n");
         assert_eq!(lines.as_str().lines().count(), 2);
     }
 

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::lines::BAR;
 use super::report::lost_by;
-use super::{clock, count, percent, tell};
+use super::{clock, count, eprint_lines, percent};
 use crate::args::Global;
 
 const PLAIN_INTERVAL: Duration = Duration::from_secs(3);
@@ -44,7 +44,7 @@ pub(crate) struct Snapshot {
 /// What a transfer waits for, and the time without progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stall {
-    pub lasts: Span,
+    pub duration: Span,
     pub stage: Stage,
 }
 
@@ -82,7 +82,7 @@ fn is_rich(term: Option<&OsStr>) -> bool {
 pub(crate) struct Progress {
     shown: Arc<Mutex<Shown>>,
     /// Index of this transfer in `parts`.
-    at: usize,
+    index: usize,
 }
 
 #[derive(Debug)]
@@ -129,21 +129,21 @@ impl Progress {
             meter: Meter::default(),
             parts: vec![Part::default(); count],
         }));
-        (0..count).map(|at| Self { shown: Arc::clone(&shown), at }).collect()
+        (0..count).map(|index| Self { shown: Arc::clone(&shown), index }).collect()
     }
 
     /// To be called several times a second.
     pub(crate) fn update(&self, snapshot: Snapshot) {
         let mut shown = self.shown.lock();
-        shown.parts[self.at].last = Some(snapshot);
+        shown.parts[self.index].last = Some(snapshot);
         let (elapsed, snapshot) = (shown.started.elapsed().into(), sum(&shown.parts));
-        shown.meter.take(elapsed, snapshot.bytes);
+        shown.meter.add_sample(elapsed, snapshot.bytes);
         if shown.interval.is_some_and(|interval| shown.drawn.elapsed() >= interval) {
             shown.drawn = Instant::now();
             let line = line(&snapshot, &shown.meter, elapsed);
             match &shown.bar {
                 Some(bar) => bar.set_message(line),
-                None => tell(line),
+                None => eprint_lines(line),
             }
         }
     }
@@ -151,7 +151,7 @@ impl Progress {
     /// Ends the transfer, successful or not. The line disappears with the last one.
     pub(crate) fn finish(&self) {
         let mut shown = self.shown.lock();
-        shown.parts[self.at].is_over = true;
+        shown.parts[self.index].is_over = true;
         let is_over = shown.parts.iter().all(|part| part.is_over);
         if let Some(bar) = shown.bar.as_ref().filter(|_| is_over) {
             bar.finish_and_clear();
@@ -174,7 +174,7 @@ struct Meter {
 }
 
 impl Meter {
-    fn take(&mut self, at: Span, bytes: u64) {
+    fn add_sample(&mut self, at: Span, bytes: u64) {
         let newest = self.samples.back().map(|&(at, _)| at);
         if newest.is_some_and(|newest| at.saturating_sub(newest) < SAMPLE) {
             return;
@@ -210,15 +210,15 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
     if Duration::from(snapshot.silent_for) >= SILENCE_SHOWN {
         parts.push(format!("last contact {} ago", clock(snapshot.silent_for)));
     }
-    if let Some(Stall { lasts, stage }) =
-        snapshot.stall.filter(|stall| Duration::from(stall.lasts) >= STALL_SHOWN)
+    if let Some(Stall { duration, stage }) =
+        snapshot.stall.filter(|stall| Duration::from(stall.duration) >= STALL_SHOWN)
     {
-        parts.push(format!("waiting for {stage} for {}", clock(lasts)));
+        parts.push(format!("waiting for {stage} for {}", clock(duration)));
     }
     parts.push(format!("{} now, {} mean", meter.now(), mean));
     if let Some(total) = snapshot.total_bytes.filter(|_| mean > Rate::ZERO) {
-        let left = mean.time_for(total.saturating_sub(snapshot.bytes));
-        parts.push(format!("{} left", clock(left)));
+        let remaining = mean.time_for(total.saturating_sub(snapshot.bytes));
+        parts.push(format!("{} left", clock(remaining)));
     }
     if let Some(files) = snapshot.files {
         parts.push(format!("{} done", count(files, "file")));
@@ -254,7 +254,7 @@ fn sum(parts: &[Part]) -> Snapshot {
     let running = || parts.iter().filter(|part| !part.is_over).filter_map(|part| part.last);
     sum.silent_for = running().map(|snapshot| snapshot.silent_for).min().unwrap_or(Span::ZERO);
     let all_stall: Option<Vec<Stall>> = running().map(|snapshot| snapshot.stall).collect();
-    sum.stall = all_stall.and_then(|stalls| stalls.into_iter().min_by_key(|stall| stall.lasts));
+    sum.stall = all_stall.and_then(|stalls| stalls.into_iter().min_by_key(|stall| stall.duration));
     sum
 }
 
@@ -273,7 +273,7 @@ mod tests {
     fn the_progress_line_shows_every_known_value() {
         let mut meter = Meter::default();
         for (second, bytes) in [(0, 0), (1, 100_000_000), (2, 220_000_000)] {
-            meter.take(Span::from_secs(second), bytes);
+            meter.add_sample(Span::from_secs(second), bytes);
         }
         let snapshot = Snapshot {
             bytes: 220_000_000,
@@ -295,7 +295,7 @@ mod tests {
         let mut meter = Meter::default();
         for tenth in 0..100 {
             let bytes = if tenth < 50 { tenth * 10 } else { 500 + (tenth - 50) * 1_000 };
-            meter.take(Span::from_millis(tenth * 100), bytes);
+            meter.add_sample(Span::from_millis(tenth * 100), bytes);
         }
         assert_eq!(meter.now(), Rate::from_bps(80_000));
         assert!(meter.samples.len() < 20);
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn a_long_stall_names_what_it_is_waiting_for() {
         let after = |seconds| {
-            let stall = Stall { lasts: Span::from_secs(seconds), stage: Stage::Writing };
+            let stall = Stall { duration: Span::from_secs(seconds), stage: Stage::Writing };
             let snapshot = Snapshot { bytes: MIB, stall: Some(stall), ..Snapshot::default() };
             line(&snapshot, &Meter::default(), Span::ZERO)
         };
@@ -377,13 +377,13 @@ mod tests {
         let text =
             "5.0 % | 1.5 MB of 30.0 MB | 56.5 Mbit/s now, 59.5 Mbit/s mean | 3.8 s left | 0 files done";
         for columns in [80, 20, 3] {
-            let said = Arc::<Mutex<usize>>::default();
-            let bar = bar(ProgressDrawTarget::term_like(Box::new(Narrow(columns, said.clone()))));
+            let written = Arc::<Mutex<usize>>::default();
+            let bar = bar(ProgressDrawTarget::term_like(Box::new(Narrow(columns, written.clone()))));
             for _ in 0..3 {
                 bar.set_message(text);
                 bar.force_draw();
             }
-            assert!(*said.lock() >= 3 * usize::from(columns), "{columns}");
+            assert!(*written.lock() >= 3 * usize::from(columns), "{columns}");
         }
     }
 

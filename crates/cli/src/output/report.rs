@@ -35,7 +35,7 @@ pub(crate) struct FileFailure {
 }
 
 impl FileFailure {
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         let path = printable_bytes(&self.path);
         match &self.machine {
             Some(machine) => format!("{path} from {machine}"),
@@ -158,7 +158,7 @@ impl RunReport {
         let Some(first) = self.failed.first() else { return Some(Fault::new(FaultCode::Io, failed, "")) };
         let Fault { code, message, hint, .. } = &first.fault;
         let message =
-            format!("{failed}; the first is {}: {}{message}", first.place(), machine_prefix(&first.fault));
+            format!("{failed}; the first is {}: {}{message}", first.location(), machine_prefix(&first.fault));
         Some(Fault::new(*code, message, hint))
     }
 
@@ -177,17 +177,17 @@ impl RunReport {
 
     /// Returns a line per failed file known by name, and one for all that failed with their directory.
     pub(crate) fn failures(&self) -> Lines {
-        let (mut lines, mut told) = (Lines::default(), 0);
+        let (mut lines, mut listed) = (Lines::default(), 0);
         for failure in self.causes() {
-            let place = failure.place();
-            lines.push(format_args!("failed: {place}: {}", failure.fault));
+            let location = failure.location();
+            lines.push(format_args!("failed: {location}: {}", failure.fault));
             if failure.below > 0 {
                 let below = count(failure.below, "name");
-                lines.push(format_args!("failed: {place}: {below} below it, whose directory is missing"));
+                lines.push(format_args!("failed: {location}: {below} below it, whose directory is missing"));
             }
-            told += 1 + failure.below;
+            listed += 1 + failure.below;
         }
-        let unlisted = self.failed_files.saturating_sub(told);
+        let unlisted = self.failed_files.saturating_sub(listed);
         if unlisted > 0 {
             lines.push(format_args!("failed: {} more", grouped(unlisted)));
         }
@@ -209,11 +209,11 @@ impl RunReport {
     }
 
     /// Describes the losses and their causes; `None` without losses.
-    pub(crate) fn lost_in_words(&self) -> Option<String> {
-        let whole = self.lost.total();
+    pub(crate) fn loss_summary(&self) -> Option<String> {
+        let total_lost = self.lost.total();
         let named: Vec<_> = lost_by(&self.lost).into_iter().map(|(_, words)| words).collect();
-        let lost = format!("lost {} of {}", count(whole, "packet"), grouped(self.packets.sent));
-        (whole > 0).then(|| format!("{lost}: {}", named.join(", ")))
+        let lost = format!("lost {} of {}", count(total_lost, "packet"), grouped(self.packets.sent));
+        (total_lost > 0).then(|| format!("{lost}: {}", named.join(", ")))
     }
 
     fn details(&self) -> String {
@@ -245,7 +245,7 @@ impl RunReport {
             format!("{resent} resent"),
         ];
         parts.extend((self.resumed_bytes > 0).then(|| format!("{} resumed", Bytes(self.resumed_bytes))));
-        parts.extend((self.kept_files > 0).then(|| self.there_already()));
+        parts.extend((self.kept_files > 0).then(|| self.kept_text()));
         parts.extend((self.deleted_files > 0).then(|| self.deleted()));
         let verified = match (&self.digest, self.is_ok()) {
             _ if self.error.is_some() => "incomplete",
@@ -261,11 +261,11 @@ impl RunReport {
         let sent = Bytes(self.bytes.saturating_sub(self.resumed_bytes));
         let mut parts = vec![format!("would send {sent} in {}", count(self.files, "file"))];
         parts.extend((self.resumed_bytes > 0).then(|| format!("{} resumed", Bytes(self.resumed_bytes))));
-        parts.extend([self.there_already(), self.deleted()]);
+        parts.extend([self.kept_text(), self.deleted()]);
         parts.join(", ")
     }
 
-    fn there_already(&self) -> String {
+    fn kept_text(&self) -> String {
         format!("{} there already", count(self.kept_files, "file"))
     }
 
@@ -387,7 +387,7 @@ impl From<&RunReport> for Lines {
             lines.push("Nothing was moved.");
         } else {
             lines.push(report.details());
-            report.lost_in_words().into_iter().for_each(|line| lines.push(line));
+            report.loss_summary().into_iter().for_each(|line| lines.push(line));
             lines.push(report.moved());
             lines.push(report.limit());
         }

@@ -100,7 +100,7 @@ fn the_summary_of_a_bench() {
 }
 
 /// The failure of `path`, plus the reported failures of `named` of its `below` entries.
-fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<FileFailure> {
+fn below(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<FileFailure> {
     let failure = |path: String, fault, below| FileFailure {
         machine: machine.map(str::to_owned),
         path: path.as_bytes().to_vec(),
@@ -117,7 +117,7 @@ fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<Fil
 
 #[test]
 fn failures_below_a_failed_directory_share_one_line() {
-    let failed = [blocked(None, "x", 3, 301), blocked(None, "x2", 1, 1), blocked(None, "y", 0, 0)].concat();
+    let failed = [below(None, "x", 3, 301), below(None, "x2", 1, 1), below(None, "y", 0, 0)].concat();
     let report = RunReport { failed, failed_files: 306, ..finished() };
     let lines = report.failures();
     let lines = lines.as_str();
@@ -138,7 +138,7 @@ fn failures_below_a_failed_directory_share_one_line() {
 
 #[test]
 fn failures_whose_directory_is_not_listed_are_named() {
-    let mut failed = [blocked(Some("a"), "x", 0, 5), blocked(Some("b"), "x", 1, 0)].concat();
+    let mut failed = [below(Some("a"), "x", 0, 5), below(Some("b"), "x", 1, 0)].concat();
     // Removes the failure that explains the following ones.
     failed.remove(1);
     let report = RunReport { failed, failed_files: 7, ..finished() };
@@ -225,9 +225,9 @@ fn all_of(word: &str) -> RunReport {
 proptest! {
     #[test]
     fn no_text_of_a_report_adds_a_line_or_a_control_character(word in hostile()) {
-        let [said, plain] = [&*word, "x"].map(|word| Lines::from(&all_of(word)).as_str().to_owned());
-        prop_assert_eq!(said.lines().count(), plain.lines().count(), "{}", said);
-        prop_assert!(!said.replace('\n', "").contains(haul_base::is_unprintable), "{:?}", said);
+        let [lines, plain] = [&*word, "x"].map(|word| Lines::from(&all_of(word)).as_str().to_owned());
+        prop_assert_eq!(lines.lines().count(), plain.lines().count(), "{}", lines);
+        prop_assert!(!lines.replace('\n', "").contains(haul_base::is_unprintable), "{:?}", lines);
         let object = escape_controls(&json_value(&all_of(&word)).to_string());
         prop_assert!(!object.contains(haul_base::is_unprintable), "{:?}", object);
         let value: serde_json::Value = serde_json::from_str(&object).unwrap();

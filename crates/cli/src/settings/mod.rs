@@ -64,7 +64,7 @@ impl Settings {
     }
 
     /// Returns the settings that a client requests, as sent.
-    pub(crate) fn asked(&self, bench_limit: BenchLimit) -> WireSettings {
+    pub(crate) fn to_wire(&self, bench_limit: BenchLimit) -> WireSettings {
         WireSettings {
             recipe: Some(offer(&self.recipe)),
             offload: self.offload,
@@ -178,8 +178,8 @@ pub(crate) fn parameter_names() -> String {
 
 /// Returns the name and the help of the parameter `key` (`cipher` is an alias of `crypto`).
 fn find_parameter(key: &str) -> Result<(&'static str, &'static str), Fault> {
-    let wanted = if key == "cipher" { "crypto".to_owned() } else { key.replace('-', "_") };
-    PARAMETERS.into_iter().find(|(known, _)| *known == wanted).ok_or_else(|| {
+    let normalised = if key == "cipher" { "crypto".to_owned() } else { key.replace('-', "_") };
+    PARAMETERS.into_iter().find(|(known, _)| *known == normalised).ok_or_else(|| {
         let near = suggestion(key, PARAMETERS.into_iter().map(|(known, _)| known));
         fault::usage(
             format!("there is no recipe parameter `{key}`{near}"),

@@ -113,8 +113,8 @@ fn a_recipe_of_micro_protocols_determines_the_session() {
     let found = (recipe.controller(), recipe.rate(), interval);
     assert_eq!(found, ("fixed", Some(Rate::from_mbps(900)), Some("10ms")));
     assert!(stack(&recipe).same_stack(stack(&Settings::build(&preset, &[]).unwrap())));
-    let own = build(&[]).unwrap();
-    assert_eq!((&*stack(&own).name, stack(&own).get("retransmit", "window")), ("default", Some("400000")));
+    let base = build(&[]).unwrap();
+    assert_eq!((&*stack(&base).name, stack(&base).get("retransmit", "window")), ("default", Some("400000")));
 }
 
 #[test]
@@ -202,15 +202,15 @@ proptest! {
         mbit in 1u64..100_000, chunk in (64u64 << 10)..(4 << 30), micros in 100u64..1_000_000,
     ) {
         let mut settings = Preset::default_preset().settings().unwrap();
-        let wanted = [Rate::from_mbps(mbit).exact(), Bytes(chunk).exact(), Span::from_micros(micros).exact()];
-        for (key, value) in ["rate", "chunk", "feedback_interval"].iter().zip(&wanted) {
+        let values = [Rate::from_mbps(mbit).exact(), Bytes(chunk).exact(), Span::from_micros(micros).exact()];
+        for (key, value) in ["rate", "chunk", "feedback_interval"].iter().zip(&values) {
             settings.set_value(key, value).unwrap();
         }
-        let mut again = Preset::default_preset().settings().unwrap();
+        let mut reparsed = Preset::default_preset().settings().unwrap();
         for (key, _) in PARAMETERS {
-            again.set_value(key, &settings.shown(key)).unwrap();
+            reparsed.set_value(key, &settings.shown(key)).unwrap();
         }
-        prop_assert_eq!(again, settings);
+        prop_assert_eq!(reparsed, settings);
     }
 
     #[test]
@@ -222,29 +222,29 @@ proptest! {
 
 #[test]
 fn settings_reach_the_peer_unchanged() {
-    let wanted = [set("rate", "5Mbit"), set("feedback_interval", "3ms"), set("socket_buffer", "1MiB")];
-    let theirs = build(&wanted).unwrap().asked(BenchLimit::Bytes(7));
-    let recipe = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
+    let settings = [set("rate", "5Mbit"), set("feedback_interval", "3ms"), set("socket_buffer", "1MiB")];
+    let received = build(&settings).unwrap().to_wire(BenchLimit::Bytes(7));
+    let recipe = haulage::Recipe::parse(&received.recipe.unwrap().text).unwrap();
     let law = |parameter| recipe.get("rate_control", parameter);
     assert_eq!((law("rate"), law("controller")), (Some("5Mbit"), Some("bbr")));
     assert_eq!(
         (recipe.get("bitmap_ack", "interval"), recipe.get("object", "chunk")),
         (Some("3ms"), Some("100MB"))
     );
-    assert_eq!((theirs.offload, theirs.socket_buffer), (true, Some(1 << 20)));
-    assert_eq!(theirs.bench_limit, BenchLimit::Bytes(7));
+    assert_eq!((received.offload, received.socket_buffer), (true, Some(1 << 20)));
+    assert_eq!(received.bench_limit, BenchLimit::Bytes(7));
 }
 
 #[test]
 fn the_transport_settings_of_a_preset_are_offered() {
     let ours = Settings::build(&Preset::find("rbudp").unwrap(), &[]).unwrap();
-    let theirs = ours.asked(BenchLimit::Unlimited);
-    let offered = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
+    let received = ours.to_wire(BenchLimit::Unlimited);
+    let offered = haulage::Recipe::parse(&received.recipe.unwrap().text).unwrap();
     let law = |parameter| offered.get("rate_control", parameter);
     assert_eq!((&*offered.name, law("controller"), law("rate")), ("rbudp", Some("fixed"), Some("900Mbit")));
     let ours = build(&[set("chunk", "1MB")]).unwrap();
-    let theirs = ours.asked(BenchLimit::Unlimited);
-    let offered = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
+    let received = ours.to_wire(BenchLimit::Unlimited);
+    let offered = haulage::Recipe::parse(&received.recipe.unwrap().text).unwrap();
     assert_eq!((&*offered.name, offered.get("object", "chunk")), ("default", Some("1MB")));
 }
 

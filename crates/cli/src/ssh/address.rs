@@ -72,8 +72,8 @@ fn from_url(rest: &[u8]) -> Result<(SshHost, Vec<u8>), Fault> {
 fn decoded(path: &[u8]) -> Option<Vec<u8>> {
     let is_hex = |digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit);
     let mut escapes = path.iter().enumerate().filter(|(_, byte)| **byte == b'%');
-    let are_whole = escapes.all(|(at, _)| path.get(at + 1..at + 3).is_some_and(is_hex));
-    are_whole.then(|| percent_decode(path).collect())
+    let are_complete = escapes.all(|(at, _)| path.get(at + 1..at + 3).is_some_and(is_hex));
+    are_complete.then(|| percent_decode(path).collect())
 }
 
 /// Returns the path relative to the remote user's home directory, or absolute.
@@ -137,23 +137,23 @@ mod tests {
 
     #[test]
     fn a_colon_before_the_first_slash_makes_a_name_remote() {
-        let want = |host: &str, port, path: &str| Some((host.to_owned(), port, path.to_owned()));
-        for (text, wanted) in [
-            ("host:x", want("host", None, "x")),
-            ("me@host:/data/a:b", want("me@host", None, "/data/a:b")),
-            ("host:", want("host", None, ".")),
-            ("host:~", want("host", None, ".")),
-            ("host:~/a b", want("host", None, "a b")),
-            ("[::1]:/x", want("::1", None, "/x")),
-            ("me@[fe80::1%eth0]:x", want("me@fe80::1%eth0", None, "x")),
-            ("[host]:x", want("host", None, "x")),
-            ("me@corp@host:x", want("me@corp@host", None, "x")),
-            ("ssh://me@host:22/a%20b", want("me@host", Some(22), "/a b")),
-            ("SSH://host/~/x", want("host", None, "x")),
-            ("ssh://host", want("host", None, ".")),
-            ("ssh://[::1]:2222/x", want("::1", Some(2222), "/x")),
+        let parsed = |host: &str, port, path: &str| Some((host.to_owned(), port, path.to_owned()));
+        for (text, expected) in [
+            ("host:x", parsed("host", None, "x")),
+            ("me@host:/data/a:b", parsed("me@host", None, "/data/a:b")),
+            ("host:", parsed("host", None, ".")),
+            ("host:~", parsed("host", None, ".")),
+            ("host:~/a b", parsed("host", None, "a b")),
+            ("[::1]:/x", parsed("::1", None, "/x")),
+            ("me@[fe80::1%eth0]:x", parsed("me@fe80::1%eth0", None, "x")),
+            ("[host]:x", parsed("host", None, "x")),
+            ("me@corp@host:x", parsed("me@corp@host", None, "x")),
+            ("ssh://me@host:22/a%20b", parsed("me@host", Some(22), "/a b")),
+            ("SSH://host/~/x", parsed("host", None, "x")),
+            ("ssh://host", parsed("host", None, ".")),
+            ("ssh://[::1]:2222/x", parsed("::1", Some(2222), "/x")),
         ] {
-            assert_eq!(parse(text), wanted, "{text}");
+            assert_eq!(parse(text), expected, "{text}");
         }
         for local in ["x", "./a:b", "/a:b", "a/b:c", "[x]", "[a:b", "me@[a]/b:c", "-"] {
             assert_eq!(parse(local), None, "{local}");

@@ -14,30 +14,30 @@ use super::messages::{Announcement, MAX_HOSTS, MAX_OUTPUT, Scanned, scan_output}
 /// # Panics
 /// If an invariant is violated.
 pub fn announcement(bytes: &[u8]) -> bool {
-    let Some((&size, said)) = bytes.split_first() else { return false };
-    let found = scan(said, said.len().max(1));
-    assert_eq!(scan(said, usize::from(size).max(1)), found, "in pieces of {size}");
-    let Some((json, behind)) = found else { return false };
-    assert!(said.ends_with(&behind) && json.is_object());
+    let Some((&size, output)) = bytes.split_first() else { return false };
+    let found = scan(output, output.len().max(1));
+    assert_eq!(scan(output, usize::from(size).max(1)), found, "in pieces of {size}");
+    let Some((json, after)) = found else { return false };
+    assert!(output.ends_with(&after) && json.is_object());
     let host = SshHost { destination: "far".to_owned(), port: None };
     let Ok(read) = Announcement::read(&json, &host) else { return false };
     assert!(read.hosts.len() <= MAX_HOSTS && read.fault.is_none());
-    let (again, behind) = scan(&read.line(), 7).expect("what was written can be found");
-    assert!(behind.is_empty());
-    assert_eq!(Announcement::read(&again, &host), Ok(read), "the announcement changed");
+    let (reread, after) = scan(&read.line(), 7).expect("what was written can be found");
+    assert!(after.is_empty());
+    assert_eq!(Announcement::read(&reread, &host), Ok(read), "the announcement changed");
     true
 }
 
-fn scan(said: &[u8], size: usize) -> Option<(Value, Vec<u8>)> {
-    let mut from = BufReader::with_capacity(size, said);
+fn scan(output: &[u8], size: usize) -> Option<(Value, Vec<u8>)> {
+    let mut from = BufReader::with_capacity(size, output);
     let line = match scan_output(&mut from) {
         Scanned::Announced(json) => {
-            let mut behind = Vec::new();
-            from.read_to_end(&mut behind).expect("it lies in memory");
-            return Some((json, behind));
+            let mut after = Vec::new();
+            from.read_to_end(&mut after).expect("it lies in memory");
+            return Some((json, after));
         }
         Scanned::End(line) => {
-            assert!(said.len() <= MAX_OUTPUT, "it does not give up");
+            assert!(output.len() <= MAX_OUTPUT, "it does not give up");
             line
         }
         Scanned::TooMuch(line) => line,
@@ -57,10 +57,10 @@ mod tests {
         let valid = |rng: &mut Rng| {
             let hosts = (0..rng.below(10)).map(|at| format!("192.0.2.{at}")).collect();
             let url = rng.chance(0.7).then(|| "haul://h:1/?k=x".to_owned());
-            let said = Announcement { url, hosts, ..Announcement::ours() };
+            let output = Announcement { url, hosts, ..Announcement::ours() };
             let banner =
                 ["", "Welcome!\n", "#haul-over-ssh# nonsense\n", "#haul-over"][rng.below(4) as usize];
-            [&[rng.next_u64() as u8], banner.as_bytes(), &said.line(), b"{}\n"].concat()
+            [&[rng.next_u64() as u8], banner.as_bytes(), &output.line(), b"{}\n"].concat()
         };
         haul_testing::fuzz::drive("announcement", 10_000, valid, announcement);
     }

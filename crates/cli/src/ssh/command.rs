@@ -11,7 +11,7 @@ use crate::args::{SshArgs, URL_VARIABLE};
 use crate::fault::{self, Fault};
 use crate::signals::{command_line, quote};
 
-const LOOK_UP: Duration = Duration::from_secs(5);
+const CONFIG_TIMEOUT: Duration = Duration::from_secs(5);
 /// ssh's port option; scp's is `-P`.
 const PORT: &str = "-p";
 const TICK: Duration = Duration::from_millis(5);
@@ -57,9 +57,9 @@ impl SshCommand {
 
     /// Returns the command that prints the version of the remote haul.
     pub(super) fn version(&self) -> String {
-        let there = format!("{} --version", quote_path(&self.binary));
+        let version_command = format!("{} --version", quote_path(&self.binary));
         let is_plain = quote(&self.binary) == self.binary;
-        format!("{} {}", self.shown(), if is_plain { there } else { quote(&there) })
+        format!("{} {}", self.shown(), if is_plain { version_command } else { quote(&version_command) })
     }
 
     /// Returns the command that copies the program at `path` to the home directory on the host.
@@ -122,7 +122,7 @@ impl SshCommand {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().ok()?;
         let output = child.stdout.take()?;
-        if wait(&mut child, LOOK_UP).is_none() {
+        if wait(&mut child, CONFIG_TIMEOUT).is_none() {
             let _ = child.kill();
             let _ = child.wait();
             return None;
@@ -196,8 +196,8 @@ mod tests {
         );
         assert!(joined_words(&command.copy()).ends_with("|me@far|~/'my bin/haul' cp --for-ssh"));
         for ssh in [command.serve(), command.copy(), command.to_host("-G")] {
-            let withheld = ssh.get_envs().any(|(name, value)| name == URL_VARIABLE && value.is_none());
-            assert!(withheld, "ssh inherits the URL");
+            let is_removed = ssh.get_envs().any(|(name, value)| name == URL_VARIABLE && value.is_none());
+            assert!(is_removed, "ssh inherits the URL");
         }
     }
 

@@ -91,8 +91,8 @@ pub(super) fn scan_output(from: &mut impl BufRead) -> Scanned {
 /// Parses the announcement in a complete line, which may start with other output.
 fn announced(line: &[u8]) -> Option<Value> {
     let line = line.strip_suffix(b"\n")?;
-    let mut behind = (MARKER.len()..=line.len()).filter(|&at| line[..at].ends_with(MARKER));
-    behind.find_map(|at| serde_json::from_slice(&line[at..]).ok().filter(Value::is_object))
+    let mut after = (MARKER.len()..=line.len()).filter(|&at| line[..at].ends_with(MARKER));
+    after.find_map(|at| serde_json::from_slice(&line[at..]).ok().filter(Value::is_object))
 }
 
 fn first_line(output: &[u8]) -> Option<String> {
@@ -189,9 +189,9 @@ mod tests {
     }
 
     /// Bytes that come in pieces of these sizes.
-    struct Cut<'a, I>(&'a [u8], I);
+    struct ShortReads<'a, I>(&'a [u8], I);
 
-    impl<'a, I: Iterator<Item = &'a usize>> Read for Cut<'_, I> {
+    impl<'a, I: Iterator<Item = &'a usize>> Read for ShortReads<'_, I> {
         fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
             let most = self.1.next().copied().unwrap_or_default().min(into.len());
             self.0.read(&mut into[..most])
@@ -222,8 +222,9 @@ mod tests {
 
     #[test]
     fn lines_that_only_resemble_an_announcement_are_skipped() {
-        let said = "#haul-over-ssh# nonsense\n#haul-over-ssh# 5\n#haul-over-ssh# {}x\n#haul-over-ssh# {}\n!";
-        let mut from = said.as_bytes();
+        let output =
+            "#haul-over-ssh# nonsense\n#haul-over-ssh# 5\n#haul-over-ssh# {}x\n#haul-over-ssh# {}\n!";
+        let mut from = output.as_bytes();
         assert_eq!(
             scan_output(&mut from),
             Scanned::Announced(serde_json::json!({})),
@@ -249,17 +250,17 @@ mod tests {
         #[test]
         fn an_announcement_is_found_after_any_banner_in_pieces_of_any_size(
             banner in prop::collection::vec(any::<u8>(), 0..200),
-            behind in prop::collection::vec(any::<u8>(), 0..50),
+            after in prop::collection::vec(any::<u8>(), 0..50),
             cuts in prop::collection::vec(1usize..40, 1..40),
         ) {
             prop_assume!(!banner.windows(MARKER.len()).any(|window| window == MARKER));
-            let stream = [&banner[..], &announcement().line(), &behind].concat();
-            let mut from = BufReader::new(Cut(&stream, cuts.iter().cycle()));
+            let stream = [&banner[..], &announcement().line(), &after].concat();
+            let mut from = BufReader::new(ShortReads(&stream, cuts.iter().cycle()));
             let Scanned::Announced(json) = scan_output(&mut from) else { panic!("it is there") };
             prop_assert_eq!(Announcement::read(&json, &host()), Ok(announcement()));
             let mut rest = Vec::new();
             from.read_to_end(&mut rest).unwrap();
-            prop_assert_eq!(rest, behind);
+            prop_assert_eq!(rest, after);
         }
 
         #[test]

@@ -16,7 +16,7 @@ use super::command::wait;
 use super::messages::{Scanned, scan_output};
 use super::{Announcement, SshCommand};
 use crate::fault::{self, Fault, FaultCode};
-use crate::output::tell;
+use crate::output::eprint_lines;
 use crate::signals::Cancel;
 
 /// Interval of checks for an interruption or the end of ssh.
@@ -52,18 +52,18 @@ impl Remote {
     /// Runs `started`, which `command` has made, and waits until the remote haul is ready.
     pub(crate) fn start(command: &SshCommand, mut started: Command, cancel: &Cancel) -> Result<Self, Fault> {
         started.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = started.spawn().map_err(|e| no_ssh(command, &e))?;
+        let mut child = started.spawn().map_err(|e| ssh_missing(command, &e))?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let tail = Arc::new(Mutex::new(Vec::new()));
         let (found, scanned) = sync_channel(1);
         let (sender, lines) = sync_channel(QUEUE);
         let (closed, errors) = sync_channel(0);
-        let (kept, name) = (Arc::clone(&tail), command.host.name().to_owned());
+        let (shared_tail, name) = (Arc::clone(&tail), command.host.name().to_owned());
         let read = move || stdout.map(|stdout| forward_stdout(BufReader::new(stdout), &found, &sender));
         fault::spawn("haul-ssh-out", read)?;
         fault::spawn("haul-ssh-err", move || {
             if let Some(stderr) = stderr {
-                forward_stderr(stderr, &name, &kept);
+                forward_stderr(stderr, &name, &shared_tail);
             }
             drop(closed);
         })?;
@@ -90,15 +90,15 @@ impl Remote {
             match scanned.recv_timeout(TICK) {
                 Ok(Scanned::Announced(json)) => return Announcement::read(&json, &self.command.host),
                 Ok(Scanned::TooMuch(line)) => return Err(too_much_output(&self.command, line.as_deref())),
-                Ok(Scanned::End(stdout)) => return Err(self.why_ended(stdout.as_deref(), cancel)),
+                Ok(Scanned::End(stdout)) => return Err(self.end_fault(stdout.as_deref(), cancel)),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(self.why_ended(None, cancel)),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.end_fault(None, cancel)),
             }
         }
         Err(self.interrupted())
     }
 
-    fn why_ended(&mut self, stdout: Option<&str>, cancel: &Cancel) -> Fault {
+    fn end_fault(&mut self, stdout: Option<&str>, cancel: &Cancel) -> Fault {
         self.has_ended = true;
         let status = wait(&mut self.child, GRACE);
         // A lingering ssh master connection may keep stderr open.
@@ -109,7 +109,7 @@ impl Remote {
         }
         let tail = self.tail.lock();
         let stderr = String::from_utf8_lossy(&tail).into_owned();
-        fault_of_end(status, stdout, &stderr, &self.command)
+        exit_fault(status, stdout, &stderr, &self.command)
     }
 
     fn interrupted(&self) -> Fault {
@@ -117,7 +117,7 @@ impl Remote {
         Fault::new(FaultCode::Interrupted, message, "run the same command again")
     }
 
-    pub(crate) fn tell(&mut self, what: &impl Serialize) -> Result<(), Fault> {
+    pub(crate) fn send(&mut self, what: &impl Serialize) -> Result<(), Fault> {
         let write = |stdin: Option<&mut ChildStdin>| {
             let stdin = stdin.ok_or(io::ErrorKind::BrokenPipe)?;
             let mut line = serde_json::to_vec(what)?;
@@ -136,7 +136,7 @@ impl Remote {
     }
 
     /// Returns the next line behind the announcement; disconnected when the remote side or ssh has ended.
-    pub(crate) fn listen(&mut self, timeout: Duration) -> Result<String, RecvTimeoutError> {
+    pub(crate) fn next_line(&mut self, timeout: Duration) -> Result<String, RecvTimeoutError> {
         let next = self.lines.recv_timeout(timeout);
         self.has_ended |= next == Err(RecvTimeoutError::Disconnected);
         next
@@ -160,7 +160,7 @@ impl Drop for Remote {
         self.close_stdin();
         let until = Instant::now() + GRACE;
         while !self.has_ended && Instant::now() < until {
-            let _ = self.listen(TICK);
+            let _ = self.next_line(TICK);
         }
         // After the end of the remote side, an ssh that serves other connections goes on.
         if !self.has_ended && matches!(self.child.try_wait(), Ok(None)) {
@@ -175,10 +175,10 @@ impl Drop for Remote {
 fn forward_stdout(mut stdout: impl BufRead, found: &SyncSender<Scanned>, to: &SyncSender<String>) {
     let scanned = scan_output(&mut stdout);
     let is_ready = matches!(scanned, Scanned::Announced(_));
-    let mut is_heard = found.send(scanned).is_ok() && is_ready;
+    let mut is_open = found.send(scanned).is_ok() && is_ready;
     let mut line = Vec::new();
-    while is_heard && matches!(stdout.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line), Ok(1..)) {
-        is_heard = to.send(String::from_utf8_lossy(&line).into_owned()).is_ok();
+    while is_open && matches!(stdout.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line), Ok(1..)) {
+        is_open = to.send(String::from_utf8_lossy(&line).into_owned()).is_ok();
         line.clear();
     }
 }
@@ -189,7 +189,7 @@ fn forward_stderr(stderr: ChildStderr, name: &str, tail: &Mutex<Vec<u8>>) {
     while matches!(stderr.by_ref().take(TAIL as u64).read_until(b'\n', &mut line), Ok(1..)) {
         let text = line.trim_ascii_end();
         if !text.is_empty() {
-            tell(format_args!("{name}: {}", printable_bytes(text)));
+            eprint_lines(format_args!("{name}: {}", printable_bytes(text)));
         }
         let mut tail = tail.lock();
         tail.append(&mut line);
@@ -215,12 +215,7 @@ const AUTH_ERRORS: [&str; 7] = [
 ];
 
 /// Returns the fault for an ssh process that has ended; `stdout` is the first nonblank line of the remote side.
-fn fault_of_end(
-    status: Option<ExitStatus>,
-    stdout: Option<&str>,
-    stderr: &str,
-    command: &SshCommand,
-) -> Fault {
+fn exit_fault(status: Option<ExitStatus>, stdout: Option<&str>, stderr: &str, command: &SshCommand) -> Fault {
     let SshCommand { host, binary, .. } = command;
     let (version, last) = (command.version(), last_line(stderr));
     let code = status.and_then(|status| status.code());
@@ -268,8 +263,8 @@ fn ssh_failed(stderr: &str, last: &str, command: &SshCommand) -> Fault {
     let (ssh, host) = (command.shown(), &command.host);
     if AUTH_ERRORS.iter().any(|words| stderr.contains(words)) {
         let message = format!("ssh authentication to {host} failed{last}");
-        let asked = "without a terminal ssh cannot ask for a password: use a key or an agent";
-        let hint = format!("make `{ssh} true` work first; {asked}");
+        let advice = "without a terminal ssh cannot ask for a password: use a key or an agent";
+        let hint = format!("make `{ssh} true` work first; {advice}");
         return Fault::new(FaultCode::NotAuthorised, message, hint);
     }
     let hint = format!("make `{ssh} true` work first; -P, -J, -o and the ssh configuration apply");
@@ -292,7 +287,7 @@ fn too_much_output(command: &SshCommand, first_line: Option<&str>) -> Fault {
     )
 }
 
-fn no_ssh(command: &SshCommand, error: &io::Error) -> Fault {
+fn ssh_missing(command: &SshCommand, error: &io::Error) -> Fault {
     unusable(
         format!("cannot run `{}`: {error}", command.program.display()),
         "install an ssh client (for example the package openssh-client), or name another with --ssh",
@@ -300,12 +295,12 @@ fn no_ssh(command: &SshCommand, error: &io::Error) -> Fault {
 }
 
 fn not_found(command: &SshCommand) -> Fault {
-    let own_path = std::env::current_exe().map_or("haul".to_owned(), |path| path.display().to_string());
+    let local_binary = std::env::current_exe().map_or("haul".to_owned(), |path| path.display().to_string());
     unusable(
         format!("`{}` was not found on {}", command.binary, command.host),
         format!(
             "install haul there: the binary is enough, `{}` if the machines are alike; if it is not in PATH, use --remote-binary ./haul (relative to the home directory)",
-            command.install(&own_path)
+            command.install(&local_binary)
         ),
     )
 }
@@ -327,7 +322,7 @@ mod tests {
         let host = address::parse(OsStr::new("me@far:x")).unwrap().unwrap().0;
         let command = SshCommand::new(&SshArgs::default(), &host).unwrap();
         let (status, stdout) = (ExitStatus::from_raw(raw), Some(stdout).filter(|text| !text.is_empty()));
-        fault_of_end(Some(status), stdout, stderr, &command)
+        exit_fault(Some(status), stdout, stderr, &command)
     }
 
     #[test]

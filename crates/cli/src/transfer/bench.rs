@@ -58,7 +58,7 @@ fn run(
         Ok(_) => drop(sides.control.close()),
         Err(fault) => sides.control.abort(watch.for_peer(fault)),
     }
-    let bytes = bytes.map_err(|fault| sides.context.cancel.own_interruption_or(fault, ""));
+    let bytes = bytes.map_err(|fault| sides.context.cancel.interruption_or(fault, ""));
     Ok(of_memory(sides, bytes, &watch.stop()))
 }
 
@@ -72,7 +72,7 @@ fn wait(watch: &mut Watch<'_>, gauge: &Gauge, total_bytes: Option<u64>) -> Resul
             Err(error) => break Err(sides.fault(error)),
         }
         let bytes = gauge.load(Ordering::Relaxed);
-        watch.look(Snapshot { bytes, total_bytes, ..Snapshot::default() }, bytes, trace);
+        watch.update(Snapshot { bytes, total_bytes, ..Snapshot::default() }, bytes, trace);
         let failure = || sides.control.failure().map(|error| sides.fault(error));
         let fault = watch.reason_to_stop().or_else(failure).or_else(|| sides.take_law_requests().err());
         if let Some(fault) = fault {
@@ -87,17 +87,17 @@ fn wait(watch: &mut Watch<'_>, gauge: &Gauge, total_bytes: Option<u64>) -> Resul
 
 /// Exchanges the number of bytes with the peer. The sender tells first.
 fn exchange_count(sides: &Sides, side: Side, bytes: u64) -> Result<u64, Fault> {
-    let tell = |message| {
+    let send = |message| {
         sides.control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
         sides.control.send(message).map_err(fault::of)
     };
     let theirs = if side == Side::Sends {
-        tell(ControlMessage::ObjectSent { bytes })?;
+        send(ControlMessage::ObjectSent { bytes })?;
         receive_count(sides, side)?
     } else {
         let theirs = receive_count(sides, side)?;
         let summary = Summary { entries: 0, failed: 0, bytes, digest: [0; 32], notes: Notes::default() };
-        tell(ControlMessage::Finish(summary))?;
+        send(ControlMessage::Finish(summary))?;
         theirs
     };
     if bytes == theirs {
@@ -139,7 +139,7 @@ struct MemorySource {
     upto: u64,
     read: u64,
     /// `read` at the last request.
-    asked: Option<u64>,
+    offer: Option<u64>,
     /// Maximum number of bytes of a packet so far.
     packet: u64,
     ended: bool,
@@ -150,7 +150,7 @@ impl MemorySource {
     fn new(limit: BenchLimit, gauge: Gauge) -> Self {
         let mut pattern = vec![0; PATTERN];
         Rng::from_seed(SEED).fill(&mut pattern);
-        Self { pattern, limit, started: None, upto: 0, read: 0, asked: None, packet: 0, ended: false, gauge }
+        Self { pattern, limit, started: None, upto: 0, read: 0, offer: None, packet: 0, ended: false, gauge }
     }
 
     fn offer(&mut self, elapsed: Duration) -> Available {
@@ -168,7 +168,7 @@ impl MemorySource {
     /// Returns the bytes that leave in [`AHEAD_TIME`], but at least one packet's: the largest so far, or any
     /// packet's if the sender has read nothing since the last request.
     fn ahead(&mut self, elapsed: Duration) -> u64 {
-        let is_read = self.asked.replace(self.read).is_some_and(|asked| asked < self.read);
+        let is_read = self.offer.replace(self.read).is_some_and(|before| before < self.read);
         let least = if is_read { self.packet } else { ANY_PACKET };
         let leaves = u128::from(self.read) * AHEAD_TIME.as_nanos() / elapsed.as_nanos().max(1);
         u64::try_from(leaves).unwrap_or(AHEAD).clamp(least.min(AHEAD), AHEAD)
@@ -262,11 +262,11 @@ mod tests {
     #[test]
     fn the_same_offset_always_has_the_same_bytes() {
         let mut source = MemorySource::new(BenchLimit::Unlimited, Gauge::default());
-        let (mut whole, mut part) = (vec![0; 3_000], vec![0; 1_000]);
+        let (mut all, mut part) = (vec![0; 3_000], vec![0; 1_000]);
         let near_the_seam = PATTERN as u64 - 1_500;
-        source.read(near_the_seam, &mut whole);
+        source.read(near_the_seam, &mut all);
         source.read(near_the_seam + 1_000, &mut part);
-        assert_eq!(part, whole[1_000..2_000]);
+        assert_eq!(part, all[1_000..2_000]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::endpoint::{self, Machine};
 use crate::fault::{self, Fault, FaultCode};
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand};
-use crate::transfer::{Context, CopyPlan, Cpu, session, with_own_server};
+use crate::transfer::{Context, CopyPlan, Cpu, session, with_local_server};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct RemoteServer {
@@ -24,7 +24,7 @@ impl RemoteServer {
         let mut remote = Remote::start(command, command.serve(), &context.cancel)?;
         let missing = || fault::usage(format!("{host} announced no server"), "");
         let url = endpoint::parse_url(remote.announcement.url.as_deref().ok_or_else(missing)?)?;
-        remote.tell(permit)?;
+        remote.send(permit)?;
         // The best address is the first.
         remote.announcement.hosts.insert(0, command.hostname());
         tracing::info!("haul {} on {host} serves at port {}", remote.announcement.program, url.port);
@@ -39,7 +39,7 @@ pub(crate) fn not_detached() -> Fault {
     )
 }
 
-pub(crate) fn put(context: &Context, plan: &CopyPlan) -> Permit {
+pub(crate) fn put_permit(context: &Context, plan: &CopyPlan) -> Permit {
     Permit::Put(plan.path.clone(), context.transfer.receive_policy, context.transfer.preserve)
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn at_server(
     let host = match machine {
         Machine::Here => {
             let context = &Context { cpu: Cpu::DataThread, ..context.clone() };
-            return with_own_server(context, Ipv4Addr::LOCALHOST, |listener| {
+            return with_local_server(context, Ipv4Addr::LOCALHOST, |listener| {
                 work(context, listener.url("127.0.0.1", b""))
             });
         }
@@ -69,26 +69,26 @@ pub(crate) fn at_server(
     let mut report = work(context, url);
     report.error = report.error.map(add_hint);
     if let Some(note) = server.remote.early_end() {
-        let rest = if report.error.is_none() { "; the transfer did not need it" } else { "" };
-        context.say(format!("note: {note}{rest}"));
+        let suffix = if report.error.is_none() { "; the transfer did not need it" } else { "" };
+        context.inform(format!("note: {note}{suffix}"));
     }
     Ok(report)
 }
 
 /// Returns the URL with the first of `hosts` that can be reached by TCP and UDP.
 pub(crate) fn reach(context: &Context, url: &HaulUrl, hosts: &[String]) -> Result<HaulUrl, Fault> {
-    let with = |host: &String| HaulUrl { host: host.clone(), ..url.clone() };
+    let with_host = |host: &String| HaulUrl { host: host.clone(), ..url.clone() };
     let candidates = candidates(hosts, addresses);
     if let [] | [_] = candidates.as_slice() {
         // There is no choice: the transfer itself shows whether it works.
-        return Ok(candidates.first().map_or_else(|| url.clone(), with));
+        return Ok(candidates.first().map_or_else(|| url.clone(), with_host));
     }
     let mut faults = Vec::new();
-    for url in candidates.iter().map(with) {
+    for url in candidates.iter().map(with_host) {
         match session::negotiate(context, &url) {
             Ok(_) => return Ok(url),
             // Another address may work.
-            Err(fault) if fault::is_of_way(fault.code) || fault.code == FaultCode::NotAuthorised => {
+            Err(fault) if fault::is_network_fault(fault.code) || fault.code == FaultCode::NotAuthorised => {
                 faults.push((url.host, fault));
             }
             Err(fault) => return Err(fault),
@@ -109,9 +109,9 @@ fn none_reached(faults: &[(String, Fault)]) -> Fault {
 fn candidates(hosts: &[String], addresses: impl Fn(&str) -> Vec<IpAddr>) -> Vec<String> {
     let mut kept: Vec<(&String, Vec<IpAddr>)> = Vec::new();
     for host in hosts {
-        let own = addresses(host);
-        kept.retain(|(name, theirs)| *name != host && !own.iter().any(|ip| theirs.contains(ip)));
-        kept.push((host, own));
+        let ips = addresses(host);
+        kept.retain(|(name, other_ips)| *name != host && !ips.iter().any(|ip| other_ips.contains(ip)));
+        kept.push((host, ips));
     }
     kept.into_iter().map(|(host, _)| host.clone()).collect()
 }

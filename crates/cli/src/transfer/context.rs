@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::args::TransferOptions;
 use crate::fault::{self, Fault};
-use crate::output::{EventLog, Lines, ProgressStyle, RunReport, json_value, tell};
+use crate::output::{EventLog, Lines, ProgressStyle, RunReport, eprint_lines, json_value};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 use crate::transfer::{Cpu, Negotiated, Quotas, SessionProgress};
@@ -25,7 +25,7 @@ pub(crate) struct Context {
     pub transfer: TransferOptions,
     pub on_item: Option<ItemCallback>,
     /// Receives the negotiated values of a dry run, before its changes.
-    pub on_agreed: Option<Arc<dyn Fn(Negotiated) + Send + Sync>>,
+    pub on_negotiated: Option<Arc<dyn Fn(Negotiated) + Send + Sync>>,
     /// Divides this receiver's capacity among its senders.
     pub quotas: Quotas,
     pub role: Role,
@@ -49,7 +49,7 @@ impl Context {
             named: Vec::new(),
             transfer,
             on_item: None,
-            on_agreed: None,
+            on_negotiated: None,
             quotas: Quotas::default(),
             role: Role::Client,
             cpu: Cpu::ALL,
@@ -103,9 +103,9 @@ impl Context {
     }
 
     /// Prints a message for users, unless the run is quiet.
-    pub(crate) fn say(&self, words: impl Into<Lines>) {
+    pub(crate) fn inform(&self, words: impl Into<Lines>) {
         if !self.quiet {
-            tell(words);
+            eprint_lines(words);
         }
     }
 }

@@ -75,7 +75,7 @@ pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
 
 /// Writes the transmission windows with losses that were diagnosed since the last call.
 pub(crate) fn write_windows(events: &EventLog, transfer: &Transfer) {
-    if !events.is_kept() {
+    if !events.is_enabled() {
         return;
     }
     let has_losses = |window: &&DiagnosedWindow| window.sample.lost > 0 || window.counts.total() > 0;
@@ -85,13 +85,13 @@ pub(crate) fn write_windows(events: &EventLog, transfer: &Transfer) {
 }
 
 fn window_json(window: &DiagnosedWindow) -> serde_json::Value {
-    let told = &window.by_signature;
+    let diagnosis = &window.by_signature;
     json!({
         "number": window.number,
         "first_pn": window.first_pn,
         "signature": (window.signature.packets() > 0).then(|| write_signature(&window.signature).trim_end().to_owned()),
-        "by_signature": told.metric.map(|_| told.cause().name()),
-        "p_host": told.metric.map(|_| told.p_host),
+        "by_signature": diagnosis.metric.map(|_| diagnosis.cause().name()),
+        "p_host": diagnosis.metric.map(|_| diagnosis.p_host),
         "lost_by_cause": by_cause(window.counts),
         "losses": window.attributions.iter().map(losses_json).collect::<Vec<_>>(),
     })
@@ -230,13 +230,13 @@ mod tests {
         let drain_rate = Some(Rate::from_mbps(80));
         stats.receiver_host =
             PeerHost { sample: Some(sample), drain_rate, read_delay, ..PeerHost::default() };
-        let told = counters_json(&sending(stats));
-        assert_eq!(told["receiver_host"], host);
+        let object = counters_json(&sending(stats));
+        assert_eq!(object["receiver_host"], host);
         assert_eq!(
-            (&told["receiver_drain_bps"], &told["receiver_arrival_bps"]),
+            (&object["receiver_drain_bps"], &object["receiver_arrival_bps"]),
             (&80_000_000.into(), &().into())
         );
-        assert_eq!(told["receiver_read_delay_ms"], 0.25);
+        assert_eq!(object["receiver_read_delay_ms"], 0.25);
     }
 
     #[test]

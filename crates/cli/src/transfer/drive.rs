@@ -63,7 +63,7 @@ fn run(
     let context = &sides.context;
     job.progress().on_item(context.on_item.clone().unwrap_or_else(|| Arc::new(|_| {})));
     // Before the data path starts, because that permits the sender to send.
-    let part = (side == Side::Receives).then(|| join(sides)).flatten();
+    let quota = (side == Side::Receives).then(|| join_quota(sides)).flatten();
     let watch = Watch::start(sides, side, |waker| {
         let wake = waker.clone();
         job.on_wake(Arc::new(move || wake.wake()));
@@ -78,19 +78,18 @@ fn run(
             return outcome::of_files(sides, Err(fault), notes, &Measured::default());
         }
     };
-    if let Some(part) = &part {
-        part.restart();
+    if let Some(quota) = &quota {
+        quota.restart();
     }
-    let stopped_by = supervise(&job, part.as_ref(), &mut watch);
-    drop(part);
+    let stopped_by = supervise(&job, quota.as_ref(), &mut watch);
+    drop(quota);
     let notes = job.notes();
-    let result =
-        result(job, stopped_by).map_err(|fault| context.cancel.own_interruption_or(fault, REST_HINT));
+    let result = result(job, stopped_by).map_err(|fault| context.cancel.interruption_or(fault, REST_HINT));
     outcome::of_files(sides, result, notes, &watch.stop())
 }
 
 /// Gives a sender its quota, if there is a capacity.
-fn join(sides: &Arc<Sides>) -> Option<sessions::QuotaGuard> {
+fn join_quota(sides: &Arc<Sides>) -> Option<sessions::QuotaGuard> {
     let sender = Arc::downgrade(sides);
     let received = move || sender.upgrade().map_or(0, |sides| sides.arrived_bytes());
     sides.context.quotas.join(sides.control.clone(), received)
@@ -110,8 +109,8 @@ fn result(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault
 }
 
 /// Shows and traces the progress until the job ends. Returns the fault if this side has ended it.
-fn supervise(job: &JobHandle, part: Option<&sessions::QuotaGuard>, watch: &mut Watch<'_>) -> Option<Fault> {
-    let numbers = job.progress();
+fn supervise(job: &JobHandle, quota: Option<&sessions::QuotaGuard>, watch: &mut Watch<'_>) -> Option<Fault> {
+    let progress = job.progress();
     let started = Instant::now();
     let mut idle = ChangeTimer::default();
     let mut stopped_by: Option<(Fault, Instant)> = None;
@@ -119,10 +118,11 @@ fn supervise(job: &JobHandle, part: Option<&sessions::QuotaGuard>, watch: &mut W
     {
         // A fiftieth of the elapsed time, so that short copies end soon and long ones wake seldom.
         std::thread::sleep((started.elapsed() / 50).clamp(TICK, LONGEST_TICK));
-        let stall = Stall { lasts: idle.lasts(numbers.activity(), Instant::now()), stage: job.stage() };
-        let done = arrived_bytes(watch.transfer.counters().as_ref()).wrapping_add(numbers.activity());
-        watch.look(snapshot(&numbers, stall), done, || trace(&numbers));
-        part.inspect(|part| part.look());
+        let stall =
+            Stall { duration: idle.unchanged_for(progress.activity(), Instant::now()), stage: job.stage() };
+        let done = arrived_bytes(watch.transfer.counters().as_ref()).wrapping_add(progress.activity());
+        watch.update(snapshot(&progress, stall), done, || trace(&progress));
+        quota.inspect(|quota| quota.update());
         if stopped_by.is_none() {
             let failure = || watch.transfer.failure().map(|error| watch.sides.fault(error));
             let fault = watch.reason_to_stop().or_else(failure).or_else(|| sessions::stall_fault(stall));
@@ -132,26 +132,26 @@ fn supervise(job: &JobHandle, part: Option<&sessions::QuotaGuard>, watch: &mut W
             stopped_by = fault.map(|fault| (fault, Instant::now()));
         }
     }
-    watch.end(trace(&numbers));
+    watch.end(trace(&progress));
     stopped_by.map(|(fault, _)| fault)
 }
 
-fn snapshot(numbers: &Progress, stall: Stall) -> Snapshot {
+fn snapshot(progress: &Progress, stall: Stall) -> Snapshot {
     Snapshot {
-        bytes: numbers.bytes_done.get(),
-        total_bytes: Some(numbers.bytes_known.get()).filter(|&bytes| bytes > 0),
-        files: Some(numbers.files_done.get()),
+        bytes: progress.bytes_done.get(),
+        total_bytes: Some(progress.bytes_known.get()).filter(|&bytes| bytes > 0),
+        files: Some(progress.files_done.get()),
         stall: Some(stall),
         ..Snapshot::default()
     }
 }
 
-fn trace(numbers: &Progress) -> Value {
+fn trace(progress: &Progress) -> Value {
     json!({
-        "bytes": numbers.bytes_done.get(),
-        "bytes_known": numbers.bytes_known.get(),
-        "files": numbers.files_done.get(),
-        "failed": numbers.failed.get(),
+        "bytes": progress.bytes_done.get(),
+        "bytes_known": progress.bytes_known.get(),
+        "files": progress.files_done.get(),
+        "failed": progress.failed.get(),
     })
 }
 
@@ -163,8 +163,8 @@ mod tests {
     fn only_the_fobs_presets_read_and_write_in_chunks() {
         for (name, _) in haul_proto::presets::PRESETS {
             let recipe = haul_proto::presets::preset(name).unwrap().unwrap();
-            let wanted = name.starts_with("fobs").then_some(Bytes(100_000_000));
-            assert_eq!(disk_chunk(&recipe), wanted, "{name}");
+            let expected = name.starts_with("fobs").then_some(Bytes(100_000_000));
+            assert_eq!(disk_chunk(&recipe), expected, "{name}");
         }
     }
 }

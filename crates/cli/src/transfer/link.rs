@@ -34,7 +34,7 @@ pub(crate) struct Sides {
     /// `rate_control` of the negotiated recipe.
     pub(crate) agreed: Option<Part>,
     /// Name or address of the other machine; `None` if both sides are on this one.
-    pub(crate) other: Option<String>,
+    pub(crate) peer_name: Option<String>,
     /// Start of the connection.
     pub(crate) began: Instant,
     started: Instant,
@@ -51,11 +51,11 @@ struct LinkState {
     /// Set if the client may change the law: at a server that sends.
     law: Option<AskedLaw>,
     /// Hashes of faults that this side has sent: a receiver repeats why the sender could not read an entry.
-    told: HashSet<u64>,
+    sent_faults: HashSet<u64>,
 }
 
 impl Sides {
-    pub(crate) fn new(context: &Context, session: &Session, began: Instant, other: String) -> Arc<Self> {
+    pub(crate) fn new(context: &Context, session: &Session, began: Instant, peer_name: String) -> Arc<Self> {
         Arc::new(Self {
             context: context.clone(),
             control: session.control().clone(),
@@ -64,7 +64,7 @@ impl Sides {
             round_trip: session.round_trip(),
             ceiling: haul_engine::ceiling(session.recipe()),
             agreed: session.law(),
-            other: (context.cpu != Cpu::DataThread).then_some(other),
+            peer_name: (context.cpu != Cpu::DataThread).then_some(peer_name),
             began,
             started: Instant::now(),
             state: Mutex::default(),
@@ -175,12 +175,12 @@ impl Sides {
     /// Sets the machine of a fault that the peer has sent: this one if it repeats a fault of this side; none
     /// if this side may have sent more faults than it remembers.
     fn place(&self, fault: &mut Fault) {
-        let Some(other) = &self.other else { return };
-        let told = &self.state.lock().told;
-        if told.contains(&self.hash(fault)) {
+        let Some(peer_name) = &self.peer_name else { return };
+        let sent_faults = &self.state.lock().sent_faults;
+        if sent_faults.contains(&self.hash(fault)) {
             fault.host = Some(Host::Here);
-        } else if told.len() < MAX_FAULTS {
-            fault.host = Some(Host::Named(other.clone()));
+        } else if sent_faults.len() < MAX_FAULTS {
+            fault.host = Some(Host::Named(peer_name.clone()));
         }
     }
 
@@ -199,9 +199,9 @@ impl ControlLink for Sides {
             self.control.send(ControlMessage::Counted(self.ours())).map_err(|error| self.fault(error))?;
         }
         for fault in message.faults() {
-            let told = &mut self.state.lock().told;
-            if told.len() < MAX_FAULTS {
-                told.insert(self.hash(fault));
+            let sent_faults = &mut self.state.lock().sent_faults;
+            if sent_faults.len() < MAX_FAULTS {
+                sent_faults.insert(self.hash(fault));
             }
         }
         self.control.send(message).map_err(|error| self.fault(error))
@@ -331,8 +331,8 @@ mod tests {
             let url = listener.url("127.0.0.1", b"");
             let mut settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
             settings.recipe.set("rate_control.rate", "1Mbit").unwrap();
-            let asked = settings.asked(BenchLimit::Unlimited);
-            let options = ConnectOptions::new(Request::BenchReceive, asked);
+            let settings = settings.to_wire(BenchLimit::Unlimited);
+            let options = ConnectOptions::new(Request::BenchReceive, settings);
             let client = thread::spawn(move || connect(&url, options).unwrap());
             let server = listener.accept(SOON).unwrap().accept().unwrap();
             let sides = Sides::new(&context(), &server, Instant::now(), "client".to_owned());
@@ -353,9 +353,9 @@ mod tests {
         }
 
         /// Takes in a request as a job of the mover does.
-        fn hear(&self) -> Result<(), Fault> {
-            let heard = self.sides.recv(SOON)?;
-            assert_eq!(heard, None);
+        fn handle_message(&self) -> Result<(), Fault> {
+            let received = self.sides.recv(SOON)?;
+            assert_eq!(received, None);
             Ok(())
         }
 
@@ -383,7 +383,7 @@ mod tests {
         let mut pair = Pair::new(LawLimits { rate: Some(Rate::from_mbps(5)), controller: None });
         // Before there is a transfer.
         pair.ask(&[("controller", "reno")]);
-        pair.hear().unwrap();
+        pair.handle_message().unwrap();
         let [sending, _receiving] = pair.send();
         pair.sides.watch(&sending);
         pair.wait_for_law(&sending, "reno", 1);
@@ -413,10 +413,13 @@ mod tests {
         for (name, value) in [("controller", "frobnicate"), ("rate", "0bit"), ("rule", "9")] {
             let pair = Pair::new(LawLimits::default());
             pair.ask(&[(name, value)]);
-            let fault = pair.hear().unwrap_err();
+            let fault = pair.handle_message().unwrap_err();
             assert!(fault.message.contains("an invalid control law"), "{fault}");
-            let told = pair.client.control().recv(Some(SOON)).unwrap_err();
-            assert!(matches!(&told, EngineError::Peer(told) if told.message == fault.message), "{told}");
+            let received = pair.client.control().recv(Some(SOON)).unwrap_err();
+            assert!(
+                matches!(&received, EngineError::Peer(received) if received.message == fault.message),
+                "{received}"
+            );
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) fn of_files(
             report.notes = notes.into_iter().take(MAX_NOTES).collect();
         }
     }
-    if sides.other.is_some() {
+    if sides.peer_name.is_some() {
         report.each_fault(|fault| *fault = fault::on_this_machine(fault.clone()));
     }
     complete(report, sides.began.elapsed().into(), sides, measured)

@@ -77,7 +77,7 @@ impl CopyPlan {
                 None => plan.sources.push((machine, vec![path])),
             }
         }
-        if plan.way()? == Route::Many && !plan.path.ends_with(b"/") {
+        if plan.route()? == Route::Many && !plan.path.ends_with(b"/") {
             // Marks it as a directory.
             plan.path.push(b'/');
         }
@@ -89,7 +89,7 @@ impl CopyPlan {
         sources.chain([&self.to]).any(|machine| matches!(machine, Machine::Ssh(_)))
     }
 
-    pub(crate) fn way(&self) -> Result<Route<'_>, Fault> {
+    pub(crate) fn route(&self) -> Result<Route<'_>, Fault> {
         use Machine::{Here, Ssh, Url};
         let are_urls = self.sources.iter().all(|(machine, _)| matches!(machine, Url(_)));
         let has_local = self.sources.iter().any(|(machine, _)| *machine == Here);
@@ -114,7 +114,7 @@ impl CopyPlan {
     }
 
     pub(crate) fn is_sent_from_here(&self) -> bool {
-        matches!(self.way(), Ok(Route::Send(_)))
+        matches!(self.route(), Ok(Route::Send(_)))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -122,7 +122,7 @@ impl CopyPlan {
     }
 
     pub(crate) fn actions(&self) -> Vec<String> {
-        let is_between = matches!(self.way(), Ok(Route::Between(..)));
+        let is_between = matches!(self.route(), Ok(Route::Between(..)));
         let shown = |machine: &Machine, path: &Vec<u8>| match machine {
             Machine::Url(url) if is_between => HaulUrl { path: path.clone(), ..url.clone() }.without_key(),
             machine => machine.place(path),
@@ -195,7 +195,7 @@ mod tests {
         assert!(up.count() == 2 && up.path == b"in" && up.is_sent_from_here());
         assert_eq!(up.actions(), ["send a to h:1:/in", "send b to h:1:/in"]);
         let down = parse(&[&url(1, "x"), &url(1, "y"), "."]).unwrap();
-        assert!(matches!(down.way(), Ok(Route::Fetch(_, sources)) if *sources == [b"x", b"y"]));
+        assert!(matches!(down.route(), Ok(Route::Fetch(_, sources)) if *sources == [b"x", b"y"]));
         assert_eq!(down.actions()[1], "fetch h:1:/y to .");
         let local = parse(&["a", "b"]).unwrap();
         assert!(local.to == Machine::Here && local.is_sent_from_here());
@@ -209,11 +209,11 @@ mod tests {
         assert_eq!(down.actions(), ["fetch me@far:x to .", "fetch me@far:. to ."]);
         let third = parse(&["a:x", "b:"]).unwrap();
         assert_eq!(third.actions(), ["copy a:x to b:."]);
-        assert!(matches!(third.way(), Ok(Route::Between(at, Some(_))) if at.destination == "a"));
+        assert!(matches!(third.route(), Ok(Route::Between(at, Some(_))) if at.destination == "a"));
         let to_server = parse(&["a:x", &url(1, "in")]).unwrap();
         assert_eq!(to_server.actions(), ["copy a:x to haul://h:1/in"]);
         let from_server = parse(&[&url(1, "x"), "b:y"]).unwrap();
-        assert!(matches!(from_server.way(), Ok(Route::Between(at, None)) if at.destination == "b"));
+        assert!(matches!(from_server.route(), Ok(Route::Between(at, None)) if at.destination == "b"));
         assert_eq!(from_server.actions(), ["copy haul://h:1/x to b:y"]);
     }
 
@@ -223,10 +223,10 @@ mod tests {
         let plans = parse(&[&one, &other, "me@far:z", &one, "in"]).unwrap().of_each_machine();
         assert_eq!(plans.iter().map(CopyPlan::count).collect::<Vec<_>>(), [2, 1, 1]);
         assert!(plans[1].path == b"in/" && plans[1].to == Machine::Here);
-        assert!(matches!(plans[2].way(), Ok(Route::Fetch(Machine::Ssh(_), _))));
+        assert!(matches!(plans[2].route(), Ok(Route::Fetch(Machine::Ssh(_), _))));
         let ports =
             parse(&["ssh://far:2201/x", "ssh://far:2202/x", "far:x", "ssh://far:2201/y", "in"]).unwrap();
-        assert!(ports.way() == Ok(Route::Many) && ports.sources.len() == 3, "{ports:?}");
+        assert!(ports.route() == Ok(Route::Many) && ports.sources.len() == 3, "{ports:?}");
     }
 
     #[test]

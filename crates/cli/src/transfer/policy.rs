@@ -31,7 +31,7 @@ impl Policy {
         // What is done, and its progress, are the clients' concern.
         let context = Context {
             on_item: None,
-            on_agreed: None,
+            on_negotiated: None,
             role: Role::Server,
             events: EventLog::none(),
             style: ProgressStyle::Hidden,
@@ -40,16 +40,16 @@ impl Policy {
         Self { context, root, read_only, durability, permit, min_free: MinFree::Nothing }
     }
 
-    /// Restricts the file metadata that clients may set to what `asked` contains too.
-    pub(crate) fn permitting(self, asked: Preserve) -> Self {
-        let both = |ours, asked| if asked == Keep::Preserve { ours } else { Keep::Drop };
-        let owner = if self.permit.owner == Ownership::Receiver { Ownership::Receiver } else { asked.owner };
-        let (xattrs, acls) = (both(self.permit.xattrs, asked.xattrs), both(self.permit.acls, asked.acls));
+    /// Restricts the file metadata that clients may set to what `theirs` contains too.
+    pub(crate) fn permitting(self, theirs: Preserve) -> Self {
+        let both = |ours, theirs| if theirs == Keep::Preserve { ours } else { Keep::Drop };
+        let owner = if self.permit.owner == Ownership::Receiver { Ownership::Receiver } else { theirs.owner };
+        let (xattrs, acls) = (both(self.permit.xattrs, theirs.xattrs), both(self.permit.acls, theirs.acls));
         Self { permit: Preserve { owner, xattrs, acls, ..self.permit }, ..self }
     }
 
     /// Returns the policy of a server for this process itself, which permits everything.
-    pub(crate) fn own(context: &Context) -> Self {
+    pub(crate) fn for_local_copy(context: &Context) -> Self {
         let (named, quotas) = Default::default();
         Self::new(Root::Anywhere, false, Context { named, quotas, ..context.clone() })
     }
@@ -151,18 +151,18 @@ mod tests {
         Policy { durability, ..Policy::new(Root::Anywhere, true, context) }
     }
 
-    fn wanted() -> haulage::Recipe {
+    fn recipe() -> haulage::Recipe {
         Settings::build(&Preset::default_preset(), &[]).unwrap().recipe
     }
 
-    fn asked(recipe: &haulage::Recipe) -> WireSettings {
+    fn wire_settings(recipe: &haulage::Recipe) -> WireSettings {
         let settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
-        WireSettings { recipe: Some(offer(recipe)), ..settings.asked(BenchLimit::Bytes(7)) }
+        WireSettings { recipe: Some(offer(recipe)), ..settings.to_wire(BenchLimit::Bytes(7)) }
     }
 
     /// What a client is answered that asks for this recipe.
     fn settled(policy: &Policy, recipe: &haulage::Recipe) -> (WireSettings, haulage::Recipe) {
-        let settled = policy.settle(asked(recipe), recipe);
+        let settled = policy.settle(wire_settings(recipe), recipe);
         let recipe = haulage::Recipe::parse(&settled.recipe.as_ref().unwrap().text).unwrap();
         (settled, recipe)
     }
@@ -170,10 +170,10 @@ mod tests {
     #[test]
     fn the_lower_ceiling_applies() {
         let policy = policy(&["rate"], |s| s.recipe.set("rate_control.rate", "100bit").unwrap());
-        for (asked, agreed) in [("unlimited", 100), ("50bit", 50), ("500bit", 100)] {
-            let mut recipe = wanted();
-            recipe.set("rate_control.rate", asked).unwrap();
-            assert_eq!(ceiling(&settled(&policy, &recipe).1), Some(Rate::from_bps(agreed)), "{asked}");
+        for (rate, agreed) in [("unlimited", 100), ("50bit", 50), ("500bit", 100)] {
+            let mut recipe = recipe();
+            recipe.set("rate_control.rate", rate).unwrap();
+            assert_eq!(ceiling(&settled(&policy, &recipe).1), Some(Rate::from_bps(agreed)), "{rate}");
         }
     }
 
@@ -183,8 +183,8 @@ mod tests {
             s.recipe.set("object.chunk", "1MB").unwrap();
             (s.offload, s.socket_buffer) = (false, Bytes(70_000));
         };
-        let recipe = wanted();
-        assert_eq!(policy(&[], change).settle(asked(&recipe), &recipe), asked(&recipe));
+        let recipe = recipe();
+        assert_eq!(policy(&[], change).settle(wire_settings(&recipe), &recipe), wire_settings(&recipe));
         let (settings, agreed) = settled(&policy(&["chunk", "offload"], change), &recipe);
         assert_eq!((agreed.get("object", "chunk"), settings.offload), (Some("1MB"), false));
         let (settings, agreed) = settled(&policy(&["socket_buffer"], change), &recipe);
@@ -199,7 +199,7 @@ mod tests {
             layout: Layout::Into,
             receive_policy: ReceivePolicy::default(),
         };
-        assert_eq!(policy.check(&put, &wanted()).unwrap_err().code, FaultCode::NotPermitted);
+        assert_eq!(policy.check(&put, &recipe()).unwrap_err().code, FaultCode::NotPermitted);
         let selection = Selection::default();
         let get = Request::Get {
             sources: Vec::new(),
@@ -208,15 +208,15 @@ mod tests {
             run: RunMode::Move,
             preserve: Preserve::ALL,
         };
-        assert!(policy.check(&get, &wanted()).is_ok());
-        assert!(policy.check(&Request::BenchSend, &wanted()).is_ok());
+        assert!(policy.check(&get, &recipe()).is_ok());
+        assert!(policy.check(&Request::BenchSend, &recipe()).is_ok());
     }
 
     #[test]
     fn the_stronger_durability_applies() {
         let at_least = |policy: &Policy, durability| {
-            let asked = ReceivePolicy { durability, ..ReceivePolicy::default() };
-            policy.within(ReceiveOptions::with_policy(1, asked)).durability
+            let requested = ReceivePolicy { durability, ..ReceivePolicy::default() };
+            policy.within(ReceiveOptions::with_policy(1, requested)).durability
         };
         let lax = Policy { durability: Durability::Cached, ..policy(&[], |_| {}) };
         assert_eq!(at_least(&lax, Durability::Synced), Durability::Synced);
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn attributes_are_preserved_only_if_both_sides_permit() {
-        let permit = |ours, asked| Policy { permit: ours, ..policy(&[], |_| {}) }.permitting(asked).permit;
+        let permit = |ours, theirs| Policy { permit: ours, ..policy(&[], |_| {}) }.permitting(theirs).permit;
         let numbers = Preserve { owner: Ownership::Numbers, acls: Keep::Drop, ..Preserve::ALL };
         assert_eq!(permit(Preserve::ALL, numbers), numbers);
         assert_eq!(permit(Preserve::ALL, Preserve::default()), Preserve::default());
@@ -242,7 +242,7 @@ mod tests {
         let (growth, run) = (Growth::Refuse, RunMode::Move);
         let request =
             Request::Get { sources: vec![Vec::new()], selection, growth, run, preserve: Preserve::ALL };
-        assert_eq!(policy(&[], |_| {}).check(&request, &wanted()).unwrap_err().code, FaultCode::Usage);
+        assert_eq!(policy(&[], |_| {}).check(&request, &recipe()).unwrap_err().code, FaultCode::Usage);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use haul_base::printable_bytes;
 use haul_mover::{check_pattern, has_unknown_exclusions, leaves_out_unseen, open_named};
 use haul_wire::control::{
-    FileSystems, IgnoreFiles, LeftOutNames, LinkChoice, MAX_RULES, MAX_SELECTION_BYTES, RelPath, Rule,
+    ExcludedNames, FileSystems, IgnoreFiles, LinkChoice, MAX_RULES, MAX_SELECTION_BYTES, RelPath, Rule,
     Selection, Verdict,
 };
 
@@ -38,7 +38,7 @@ pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, 
         file_systems: if args.one_file_system { FileSystems::One } else { FileSystems::All },
         min_bytes: args.min_size.map(|size| size.0),
         max_bytes: args.max_size.map(|size| size.0),
-        left_out: LeftOutNames::Untold,
+        left_out: ExcludedNames::NotSent,
     })
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, 
 pub(crate) fn chosen(args: &CpArgs, sources: usize) -> Result<Selection, Fault> {
     let mut selection = selection(&args.select, sources)?;
     if args.sync.delete && leaves_out_unseen(&selection) {
-        selection.left_out = LeftOutNames::Told;
+        selection.left_out = ExcludedNames::Sent;
     }
     if args.sync.delete && has_unknown_exclusions(&selection) {
         return Err(fault::usage(

@@ -69,8 +69,8 @@ fn serve_request(
             })
         }
         Request::PutStream { destination, durability } => {
-            let asked = ReceivePolicy { durability: *durability, ..ReceivePolicy::default() };
-            drive::receive(session, sides, asked, |link, options| {
+            let receive_policy = ReceivePolicy { durability: *durability, ..ReceivePolicy::default() };
+            drive::receive(session, sides, receive_policy, |link, options| {
                 receive_stream(destination, &policy.root, link, policy.within(options))
             })
         }
@@ -112,12 +112,12 @@ pub(crate) fn next_client(listener: &Listener, until: impl Fn() -> bool) -> Opti
 
 /// Calls `client` with a server within this process that serves one session. `context.cpu` must be that of the
 /// data thread, because the process does the work of both sides.
-pub(crate) fn with_own_server<R: Send>(
+pub(crate) fn with_local_server<R: Send>(
     context: &Context,
     ip: Ipv4Addr,
     client: impl FnOnce(&Listener) -> R,
 ) -> Result<R, Fault> {
-    let policy = &Policy::own(context);
+    let policy = &Policy::for_local_copy(context);
     let listener = Listener::bind(policy.listen_options((ip, 0).into())).map_err(fault::of)?;
     let is_over = AtomicBool::new(false);
     let serve_one = || {

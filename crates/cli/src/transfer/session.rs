@@ -25,7 +25,7 @@ const CHECK: Duration = Duration::from_secs(6);
 fn open(context: &Context, url: &HaulUrl, request: Request, limit: BenchLimit) -> Result<Session, Fault> {
     let purpose = request.name();
     let sends = matches!(request, Request::Put { .. } | Request::PutStream { .. } | Request::BenchSend);
-    let mut options = ConnectOptions::new(request, context.settings.asked(limit));
+    let mut options = ConnectOptions::new(request, context.settings.to_wire(limit));
     options.ciphers = ciphers(context.settings.crypto);
     let mut session = connect_unless(&context.cancel, url.clone(), options)?;
     session.set_loss_model(context.loss_model.clone());
@@ -60,7 +60,7 @@ fn model_hash(context: &Context) -> Option<String> {
 
 /// Connects in another thread, so that an interruption need not wait.
 fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Result<Session, Fault> {
-    let (sender, answer) = channel();
+    let (sender, result) = channel();
     let host = url.host.clone();
     let connecting = move || {
         // After an interruption, nobody receives it, and the session is closed when dropped.
@@ -69,7 +69,7 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
     fault::spawn("haul-connect", connecting)?;
     loop {
         cancel.check(REST_HINT)?;
-        match answer.recv_timeout(TICK) {
+        match result.recv_timeout(TICK) {
             Ok(Ok(session)) => return Ok(session),
             Ok(Err(error @ EngineError::Peer(_))) => return Err(fault::of(error).on(Host::Named(host))),
             Ok(Err(error)) => return Err(fault::of(error)),
@@ -93,7 +93,7 @@ pub(crate) fn upload(
         layout,
         receive_policy: context.transfer.receive_policy,
     };
-    over(context, url, (request, BenchLimit::Unlimited), |session, sides| {
+    with_session(context, url, (request, BenchLimit::Unlimited), |session, sides| {
         let TransferOptions { growth, preserve, set_memory, .. } = context.transfer;
         let begin = |link, chunk| {
             let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
@@ -122,7 +122,7 @@ pub(crate) fn download(
         },
         preserve: context.transfer.preserve,
     };
-    over(context, from, (request, BenchLimit::Unlimited), |session, sides| {
+    with_session(context, from, (request, BenchLimit::Unlimited), |session, sides| {
         let begin = |link, options| {
             let TransferOptions { preserve: permit, set_memory, .. } = context.transfer;
             let expectations = Some(Expectations::new(sources, selection));
@@ -134,7 +134,7 @@ pub(crate) fn download(
 }
 
 /// Opens a session and does `work` in it; `limit` is that of a bench.
-pub(crate) fn over(
+pub(crate) fn with_session(
     context: &Context,
     url: &HaulUrl,
     (request, limit): (Request, BenchLimit),
@@ -142,8 +142,8 @@ pub(crate) fn over(
 ) -> RunReport {
     let began = Instant::now();
     let connect = || {
-        if let Some(tell) = &context.on_agreed {
-            tell(if context.cpu == Cpu::DataThread { Vec::new() } else { negotiate(context, url)? });
+        if let Some(callback) = &context.on_negotiated {
+            callback(if context.cpu == Cpu::DataThread { Vec::new() } else { negotiate(context, url)? });
         }
         open(context, url, request, limit)
     };
@@ -162,7 +162,7 @@ pub(crate) fn over(
         }
         Err(fault) => {
             session.control().abort(fault.clone());
-            let is_local = sides.other.is_none();
+            let is_local = sides.peer_name.is_none();
             context.failed(if is_local { fault } else { fault::on_this_machine(fault) })
         }
     }
@@ -181,7 +181,7 @@ pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Negotiated, 
     let recipe = session.recipe();
     let rate = haul_engine::ceiling(recipe).map_or_else(|| "unlimited".to_owned(), |rate| rate.to_string());
     let ObjectConfig { chunk, .. } = recipe.configuration().map_err(fault::of)?.unwrap_or_default();
-    let facts = [
+    let rows = [
         ("server", format!("{} at {}", session.server(), session.peer())),
         ("cipher", session.cipher().to_string()),
         ("controller", session.controller()),
@@ -193,5 +193,5 @@ pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Negotiated, 
         ("recipe", recipe.name.clone()),
     ];
     let _ = session.control().close();
-    Ok(facts.map(|(name, value)| (name.into(), value)).into())
+    Ok(rows.map(|(name, value)| (name.into(), value)).into())
 }

@@ -24,8 +24,8 @@ pub(crate) struct SessionProgress {
 
 impl SessionProgress {
     /// To be called often with a number that changes with progress.
-    pub(crate) fn note(&self, done: u64) {
-        self.state.lock().lasts(done, Instant::now());
+    pub(crate) fn record(&self, done: u64) {
+        self.state.lock().unchanged_for(done, Instant::now());
     }
 
     /// Returns why the session has to end, if another one got its place.
@@ -75,14 +75,14 @@ impl Sessions {
         Ok(SessionPermit { sessions: self, session_progress })
     }
 
-    /// Ends the session of the `meant` addresses without progress for longest, if that exceeds the idle time.
+    /// Ends the session without progress for longest among the candidates, if that exceeds the idle time.
     fn make_room(
         &self,
         running: &mut Vec<(IpAddr, SessionProgress)>,
-        meant: impl Fn(IpAddr) -> bool,
+        is_candidate: impl Fn(IpAddr) -> bool,
     ) -> Option<()> {
         let since = |at: &usize| running[*at].1.state.lock().since;
-        let longest = (0..running.len()).filter(|&at| meant(running[at].0)).min_by_key(since)?;
+        let longest = (0..running.len()).filter(|&at| is_candidate(running[at].0)).min_by_key(since)?;
         if since(&longest).elapsed() < self.idle {
             return None;
         }
@@ -122,7 +122,7 @@ impl Default for ChangeTimer {
 
 impl ChangeTimer {
     /// Updates the number; returns for how long it has been unchanged.
-    pub(crate) fn lasts(&mut self, value: u64, now: Instant) -> Span {
+    pub(crate) fn unchanged_for(&mut self, value: u64, now: Instant) -> Span {
         if value != self.value {
             (self.value, self.since) = (value, now);
         }
@@ -132,11 +132,11 @@ impl ChangeTimer {
 
 /// Returns why a job without progress ends, once the time is over.
 pub(crate) fn stall_fault(stall: Stall) -> Option<Fault> {
-    let is_over = Duration::from(stall.lasts) >= LIMIT && stall.stage.is_limited();
+    let is_over = Duration::from(stall.duration) >= LIMIT && stall.stage.is_limited();
     is_over.then(|| {
         Fault::new(
             FaultCode::PeerSilent,
-            format!("no progress for {}: waited for {}", clock(stall.lasts), stall.stage),
+            format!("no progress for {}: waited for {}", clock(stall.duration), stall.stage),
             "check that the disks and the other machine respond, then run the same command again to resume",
         )
     })
@@ -221,7 +221,7 @@ impl QuotaGuard {
     }
 
     /// Ends a round that is over. To be called many times a second.
-    pub(crate) fn look(&self) {
+    pub(crate) fn update(&self) {
         let mut table = self.table.lock();
         let time = table.since.elapsed();
         if time >= ROUND {
@@ -274,7 +274,7 @@ mod tests {
         let second = sessions.enter(HERE.into()).unwrap();
         let _third = sessions.enter(THERE.into()).unwrap();
         std::thread::sleep(Duration::from_millis(2));
-        first.session_progress.note(1);
+        first.session_progress.record(1);
         let _fourth = sessions.enter(THERE.into()).unwrap();
         assert!(second.session_progress.eviction().is_some() && first.session_progress.eviction().is_none());
         // Its end frees nobody else's place.
@@ -291,10 +291,10 @@ mod stall_tests {
     fn any_progress_restarts_the_clock() {
         let mut clock = ChangeTimer::default();
         let at = |seconds| clock_start() + Duration::from_secs(seconds);
-        assert_eq!(clock.lasts(1, at(10)), Span::ZERO);
-        assert_eq!(clock.lasts(1, at(17)), Span::from_secs(7));
-        assert_eq!(clock.lasts(2, at(18)), Span::ZERO);
-        assert_eq!(clock.lasts(2, at(19)), Span::from_secs(1));
+        assert_eq!(clock.unchanged_for(1, at(10)), Span::ZERO);
+        assert_eq!(clock.unchanged_for(1, at(17)), Span::from_secs(7));
+        assert_eq!(clock.unchanged_for(2, at(18)), Span::ZERO);
+        assert_eq!(clock.unchanged_for(2, at(19)), Span::from_secs(1));
     }
 
     fn clock_start() -> Instant {
@@ -304,8 +304,8 @@ mod stall_tests {
 
     #[test]
     fn every_stage_but_a_pipe_has_a_limit_and_the_fault_names_it() {
-        let stall = |lasts: Duration, stage| stall_fault(Stall { lasts: lasts.into(), stage });
-        for stage in [Stage::Wants, Stage::Reading, Stage::Delivery, Stage::Completion] {
+        let stall = |duration: Duration, stage| stall_fault(Stall { duration: duration.into(), stage });
+        for stage in [Stage::Requests, Stage::Reading, Stage::Delivery, Stage::Completion] {
             assert_eq!(stall(LIMIT / 2, stage), None);
             let fault = stall(LIMIT, stage).unwrap();
             assert!(fault.message.contains(&stage.to_string()), "{}", fault.message);
@@ -338,7 +338,7 @@ mod quota_tests {
     fn session(listener: &Listener) -> [Session; 2] {
         let url = listener.url("127.0.0.1", b"");
         let settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
-        let options = ConnectOptions::new(Request::Check, settings.asked(BenchLimit::Unlimited));
+        let options = ConnectOptions::new(Request::Check, settings.to_wire(BenchLimit::Unlimited));
         let client = thread::spawn(move || connect(&url, options).unwrap());
         let server = listener.accept(SOON).unwrap().accept().unwrap();
         [server, client.join().unwrap()]
@@ -380,8 +380,8 @@ mod quota_tests {
         // When it reads again, the next round tells it.
         (0..unread).for_each(|_| assert_eq!(deaf_client.control().recv(Some(SOON)).unwrap(), much));
         parts[0].table.lock().since -= ROUND;
-        parts[0].look();
-        let told = deaf_client.control().recv(Some(SOON)).unwrap();
-        assert!(matches!(told, ControlMessage::Quota { .. }), "{told:?}");
+        parts[0].update();
+        let received = deaf_client.control().recv(Some(SOON)).unwrap();
+        assert!(matches!(received, ControlMessage::Quota { .. }), "{received:?}");
     }
 }

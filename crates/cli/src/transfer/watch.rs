@@ -109,7 +109,7 @@ impl<'a> Watch<'a> {
     }
 
     /// To be called many times a second. `done` changes with progress; `trace` returns the `progress` event.
-    pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
+    pub(crate) fn update(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
         let counters = self.transfer.counters();
         let peer_activity = peer_activity(counters.as_ref(), snapshot.files.unwrap_or_default());
         let lost = match counters {
@@ -119,9 +119,9 @@ impl<'a> Watch<'a> {
             }
             None => CauseCounts::default(),
         };
-        let silent_for = self.peer_activity.lasts(peer_activity, Instant::now());
+        let silent_for = self.peer_activity.unchanged_for(peer_activity, Instant::now());
         self.progress.update(Snapshot { silent_for, lost, ..snapshot });
-        self.sides.context.session_progress.note(done);
+        self.sides.context.session_progress.record(done);
         if let Some(controls) = self.controls.take() {
             controls.answer(self, snapshot.bytes);
             self.controls = Some(controls);
@@ -141,8 +141,8 @@ impl<'a> Watch<'a> {
     /// Returns the fault to report to the peer when this side ends the session.
     pub(crate) fn for_peer(&self, fault: &Fault) -> Fault {
         let Context { cancel, role, .. } = &self.sides.context;
-        let is_own = fault.code == FaultCode::Interrupted;
-        if is_own { cancel.fault_for_peer(*role, REST_HINT) } else { fault.clone() }
+        let is_local_interruption = fault.code == FaultCode::Interrupted;
+        if is_local_interruption { cancel.fault_for_peer(*role, REST_HINT) } else { fault.clone() }
     }
 
     /// To be called when all data has arrived, or the job has ended.
@@ -183,7 +183,7 @@ impl<'a> Watch<'a> {
 
     fn write(&self, mut trace: Value) {
         let events = &self.sides.context.events;
-        if events.is_kept() {
+        if events.is_enabled() {
             trace["data"] = self.data().into();
             events.write("progress", trace);
             write_windows(events, &self.transfer);

@@ -33,7 +33,7 @@ fn to_server(frame: &[u8]) -> Option<&[u8]> {
 
 /// Captures all datagrams from a host to the server. Ends when dropped.
 struct Eavesdropper {
-    heard: Arc<Mutex<Vec<Vec<u8>>>>,
+    received: Arc<Mutex<Vec<Vec<u8>>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,8 +43,8 @@ impl Eavesdropper {
         let protocol = Protocol::from(i32::from(ALL_FRAMES.to_be()));
         let socket = host.enter(|| Socket::new(Domain::PACKET, Type::RAW, Some(protocol)).unwrap());
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        let (heard, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
-        let (into, ended) = (heard.clone(), stop.clone());
+        let (received, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (into, ended) = (received.clone(), stop.clone());
         let listen = move || {
             let mut frame = vec![0; 1 << 16];
             while !ended.load(Ordering::Relaxed) {
@@ -52,14 +52,14 @@ impl Eavesdropper {
                 into.lock().unwrap().extend(to_server(&frame[..len]).map(<[u8]>::to_vec));
             }
         };
-        Self { heard, stop, thread: Some(std::thread::spawn(listen)) }
+        Self { received, stop, thread: Some(std::thread::spawn(listen)) }
     }
 
     /// Waits for `count` new packets and returns them.
     fn next(&self, count: usize) -> Vec<Vec<u8>> {
-        self.heard.lock().unwrap().clear();
-        until("packets of the client", || self.heard.lock().unwrap().len() >= count);
-        self.heard.lock().unwrap().split_off(0)
+        self.received.lock().unwrap().clear();
+        until("packets of the client", || self.received.lock().unwrap().len() >= count);
+        self.received.lock().unwrap().split_off(0)
     }
 }
 
@@ -179,8 +179,8 @@ fn copied_packets_do_not_redirect_a_connection() {
     victim.take();
     victim.assert_little();
     drop(stdin);
-    let (code, _, said) = finish(listening.child);
-    assert_eq!(code, 0, "{said}");
+    let (code, _, stderr) = finish(listening.child);
+    assert_eq!(code, 0, "{stderr}");
     assert!(reading.join().unwrap().unwrap() == line.repeat(300));
     assert_eq!(finish(client).0, 0);
     victim.take();

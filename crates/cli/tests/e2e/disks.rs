@@ -53,16 +53,16 @@ fn missing_sources() {
     let (here, root) = directories();
     let server = Server::start(&net, root.path(), &[]);
     let missing = here.path().join("missing");
-    cp(&net, &missing, server.at("x")).exits(7).says(&["missing"]);
+    cp(&net, &missing, server.at("x")).exits(7).assert_shows(&["missing"]);
     assert!(names(root.path()).is_empty());
-    cp(&net, server.at("absent"), here.path().join("x")).exits(7).says(&["absent"]);
+    cp(&net, server.at("absent"), here.path().join("x")).exits(7).assert_shows(&["absent"]);
     assert!(names(here.path()).is_empty());
     // One of two sources exists: it is copied, and the missing one is reported.
     let present = here.path().join("present");
     file(&present, 1, 1_000);
     let mut command = haul(&net.client, ["cp"]);
     command.arg(&missing).arg(&present).arg(server.at("both"));
-    Running::start(&mut command).wait(LIMIT).exits(3).says(&["missing"]);
+    Running::start(&mut command).wait(LIMIT).exits(3).assert_shows(&["missing"]);
     assert_same_file(&present, &root.path().join("both/present"));
 }
 
@@ -92,11 +92,11 @@ fn unreadable_sources() {
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
         Running::start(command.arg("cp").arg(from).arg(to)).wait(LIMIT)
     };
-    cp(&tree, &server.at("tree")).exits(3).says(&["closed", "ermission"]);
+    cp(&tree, &server.at("tree")).exits(3).assert_shows(&["closed", "ermission"]);
     assert_same_file(&tree.join("open"), &root.path().join("tree/open"));
     assert_same_file(&tree.join("also-open"), &root.path().join("tree/also-open"));
     assert!(!root.path().join("tree/closed").exists());
-    cp(&tree.join("closed"), &server.at("alone")).exits(7).says(&["closed", "ermission"]);
+    cp(&tree.join("closed"), &server.at("alone")).exits(7).assert_shows(&["closed", "ermission"]);
     assert!(!root.path().join("alone").exists());
 }
 
@@ -111,11 +111,11 @@ fn a_full_disk_at_either_side() {
     file(&source, 1, 8 << 20);
     file(&files.path().join("large"), 1, 8 << 20);
     let server = Server::start(&net, small.path(), &[]);
-    cp(&net, &source, server.at("copy")).exits(7).says(&["No space"]);
+    cp(&net, &source, server.at("copy")).exits(7).assert_shows(&["No space"]);
     assert!(names(small.path()).is_empty(), "{:?}", names(small.path()));
     drop(server);
     let server = Server::start(&net, files.path(), &[]);
-    cp(&net, server.at("large"), small.path().join("copy")).exits(7).says(&["No space"]);
+    cp(&net, server.at("large"), small.path().join("copy")).exits(7).assert_shows(&["No space"]);
     assert!(names(small.path()).is_empty(), "{:?}", names(small.path()));
     // The server still works.
     cp(&net, server.at("large"), here.path().join("elsewhere")).exits(0);
@@ -132,12 +132,12 @@ fn a_read_only_destination() {
     file(&root.path().join("file"), 2, 100_000);
     let frozen = Mounted::new("ro");
     let server = Server::start(&net, frozen.path(), &[]);
-    cp(&net, &source, server.at("copy")).exits(7).says(&["ead-only"]);
+    cp(&net, &source, server.at("copy")).exits(7).assert_shows(&["ead-only"]);
     drop(server);
     let server = Server::start(&net, root.path(), &["--read-only"]);
-    cp(&net, &source, server.at("copy")).exits(6).says(&["read"]);
+    cp(&net, &source, server.at("copy")).exits(6).assert_shows(&["read"]);
     assert_eq!(names(root.path()), ["file"]);
-    cp(&net, server.at("file"), frozen.path().join("copy")).exits(7).says(&["ead-only"]);
+    cp(&net, server.at("file"), frozen.path().join("copy")).exits(7).assert_shows(&["ead-only"]);
 }
 
 #[test]
@@ -153,15 +153,15 @@ fn a_file_in_place_of_a_directory_and_the_reverse() {
     file(&root.path().join("target/tree/below"), 4, 1_000);
     let before = fs::read(root.path().join("file")).unwrap();
     let server = Server::start(&net, root.path(), &[]);
-    cp(&net, &tree, server.at("file")).exits(7).says(&["directory"]);
-    cp(&net, tree.join("beside"), server.at("file/below")).exits(7).says(&["file"]);
+    cp(&net, &tree, server.at("file")).exits(7).assert_shows(&["directory"]);
+    cp(&net, tree.join("beside"), server.at("file/below")).exits(7).assert_shows(&["file"]);
     assert_eq!(fs::read(root.path().join("file")).unwrap(), before);
     // Inside a tree only the blocked entries fail.
-    cp(&net, &tree, server.at("target")).exits(3).says(&["below"]);
+    cp(&net, &tree, server.at("target")).exits(3).assert_shows(&["below"]);
     assert_same_file(&tree.join("beside"), &root.path().join("target/tree/beside"));
     // A file never replaces a directory.
     fs::create_dir_all(root.path().join("directories/beside/full")).unwrap();
-    cp(&net, tree.join("beside"), server.at("directories")).exits(7).says(&["beside"]);
+    cp(&net, tree.join("beside"), server.at("directories")).exits(7).assert_shows(&["beside"]);
     assert!(root.path().join("directories/beside/full").is_dir());
 }
 
@@ -181,7 +181,7 @@ fn changed_while_read(change: impl FnOnce(&PathBuf)) {
         fs::read_dir(root.path()).unwrap().flatten().any(|entry| entry.metadata().is_ok_and(|m| m.len() > 0))
     });
     change(&source);
-    copy.wait(LIMIT).exits(8).says(&["growing", "while it was read"]);
+    copy.wait(LIMIT).exits(8).assert_shows(&["growing", "while it was read"]);
     assert!(names(root.path()).is_empty(), "{:?}", names(root.path()));
     // Without further changes the copy succeeds.
     cp(&net, &source, server.at("copy")).exits(0);
@@ -224,6 +224,6 @@ fn a_server_ends_on_request() {
         let outcome = process.wait(LIMIT);
         assert!(matches!(outcome.code, Some(0 | 130)), "{outcome:?}");
         let from = at(&url, "x");
-        cp(&net, Path::new(&from), root.path().join("x")).exits(5).says(&["7000"]);
+        cp(&net, Path::new(&from), root.path().join("x")).exits(5).assert_shows(&["7000"]);
     }
 }

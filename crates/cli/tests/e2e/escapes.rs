@@ -37,7 +37,7 @@ impl World {
         run(&self.net.client, [Path::new("cp"), Path::new(&url), &target])
     }
 
-    fn put(&self, path: &str) -> Outcome {
+    fn upload(&self, path: &str) -> Outcome {
         let source = self.here.path().join("source");
         file(&source, 9, 500);
         let url = self.server.at(path);
@@ -69,11 +69,11 @@ const OUT: [&str; 9] = [
 fn nothing_outside_of_the_root_can_be_read() {
     let Some(world) = World::new() else { return };
     for path in OUT {
-        world.get(path).exits(6).says(&[]);
+        world.get(path).exits(6).assert_shows(&[]);
         assert!(names(world.here.path()).is_empty(), "{path}: {:?}", names(world.here.path()));
     }
     // An absolute path is relative to the root.
-    world.get("/etc/passwd").exits(7).says(&["passwd"]);
+    world.get("/etc/passwd").exits(7).assert_shows(&["passwd"]);
     assert!(names(world.here.path()).is_empty());
     world.get("inside/allowed").exits(0);
 }
@@ -83,11 +83,11 @@ fn nothing_outside_of_the_root_can_be_written() {
     let Some(world) = World::new() else { return };
     let before = world.outside();
     for path in OUT {
-        world.put(&path.replace("secret", "planted")).exits(6).says(&[]);
-        world.put(path).exits(6).says(&[]);
+        world.upload(&path.replace("secret", "planted")).exits(6).assert_shows(&[]);
+        world.upload(path).exits(6).assert_shows(&[]);
     }
     // The copy may replace the link, but must not follow it.
-    world.put("absolute");
+    world.upload("absolute");
     assert_eq!(world.outside(), before);
     let secret = fs::read(world.outer.path().join("secret")).unwrap();
     assert_eq!(secret, contents(1, 1_000), "the file outside has changed");
@@ -100,7 +100,7 @@ fn a_link_is_copied_as_a_link_and_replaced_not_followed() {
     let got = fs::read_link(world.here.path().join("got")).expect("it is a link here too");
     assert_eq!(got, world.outer.path().join("secret"));
     // Refused as a destination, because the link leads out of the root.
-    world.put("file-link").exits(6).says(&["link"]);
+    world.upload("file-link").exits(6).assert_shows(&["link"]);
     // A source file with the link's name replaces the link; the link's target is unchanged.
     let source = world.here.path().join("new/file-link");
     file(&source, 9, 500);
@@ -119,7 +119,7 @@ fn an_uploaded_link_does_not_lead_out_of_the_root() {
     let url = world.server.at("tree");
     run(&world.net.client, [Path::new("cp"), &tree, Path::new(&url)]).exits(0);
     let before = world.outside();
-    world.put("tree/way/planted").exits(6).says(&[]);
+    world.upload("tree/way/planted").exits(6).assert_shows(&[]);
     // The same with a tree in which a directory has the link's name.
     let second = world.here.path().join("second/tree");
     file(&second.join("way/planted"), 5, 10);

@@ -97,8 +97,8 @@ fn one_of_a_pair(to: &Path, (one, two): (&str, &str), disk: Option<&str>) {
         let failed = json["failures"][0]["path"].as_str().unwrap();
         let good = if failed == one { two } else { one };
         assert!(failed == one || failed == two, "{what}");
-        let said = format!("failed: {failed}: `{failed}` is the same name at the destination");
-        assert!(stderr.contains(&said) && stderr.contains("rename one of the two"), "{stderr}");
+        let expected_line = format!("failed: {failed}: `{failed}` is the same name at the destination");
+        assert!(stderr.contains(&expected_line) && stderr.contains("rename one of the two"), "{stderr}");
         let name = fs::read_dir(to).unwrap().map(|item| item.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<String> = name.filter(|name| name != "bystander").collect();
         assert_eq!(names.len(), 1, "{names:?}");

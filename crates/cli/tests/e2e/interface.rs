@@ -222,8 +222,8 @@ fn a_server_that_cannot_start_reports_the_reason() {
     let root = root.path().to_str().unwrap();
     let taken = serve(&["--listen", "0.0.0.0:7000", "--root", root]);
     assert!(matches!(taken.code, Some(5 | 7)), "{taken:?}");
-    taken.says(&["7000"]);
-    serve(&["--listen", "0.0.0.0:7001", "--root", "/nonexistent"]).exits(7).says(&["/nonexistent"]);
+    taken.assert_shows(&["7000"]);
+    serve(&["--listen", "0.0.0.0:7001", "--root", "/nonexistent"]).exits(7).assert_shows(&["/nonexistent"]);
 }
 
 #[test]

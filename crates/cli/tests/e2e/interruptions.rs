@@ -133,7 +133,7 @@ fn the_server_is_killed() {
     for upload in [true, false] {
         let copy = if upload { world.upload() } else { world.download() };
         world.server.process.signal(Signal::KILL);
-        copy.wait(LIMIT).exits(5).says(&["same command"]);
+        copy.wait(LIMIT).exits(5).assert_shows(&["same command"]);
         world.assert_nothing_half_written();
         world.clean();
         world.server = Server::start(&world.net, world.root.path(), &[]);
@@ -161,6 +161,6 @@ fn the_server_is_stopped_during_a_transfer() {
     let copy = world.upload();
     world.server.process.signal(Signal::INT);
     let outcome = copy.wait(LIMIT);
-    outcome.exits(5).says(&["the server was stopped by SIGINT", "same command"]);
+    outcome.exits(5).assert_shows(&["the server was stopped by SIGINT", "same command"]);
     world.assert_nothing_half_written();
 }

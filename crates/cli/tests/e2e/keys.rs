@@ -29,10 +29,10 @@ fn a_wrong_secret_or_certificate_is_refused() {
     };
     let url = server.at("file");
     for character in [46, 60, 85] {
-        get(&net, &tampered(&url, character)).exits(6).says(&[]);
+        get(&net, &tampered(&url, character)).exits(6).assert_shows(&[]);
     }
     for character in [3, 20, 41] {
-        get(&net, &tampered(&url, character)).exits(6).says(&["certificate"]);
+        get(&net, &tampered(&url, character)).exits(6).assert_shows(&["certificate"]);
     }
     let source = root.path().join("file");
     let target = tampered(&server.at("written"), 60);
@@ -50,7 +50,7 @@ fn the_url_of_an_earlier_server_is_refused() {
     let old = server.at("file");
     drop(server);
     let _server = Server::start(&net, root.path(), &[]);
-    get(&net, &old).exits(6).says(&["certificate"]);
+    get(&net, &old).exits(6).assert_shows(&["certificate"]);
 }
 
 #[test]
@@ -60,9 +60,9 @@ fn an_expired_url_is_refused_by_both_sides() {
     };
     let url = server.at("file");
     std::thread::sleep(Duration::from_millis(2_100));
-    get(&net, &url).exits(6).says(&["expired"]);
+    get(&net, &url).exits(6).assert_shows(&["expired"]);
     // The URL claims a later expiry: the client accepts it, and the server refuses it.
-    get(&net, &tampered(&url, 90)).exits(6).says(&["expired"]);
+    get(&net, &tampered(&url, 90)).exits(6).assert_shows(&["expired"]);
     // The server logs one line, without `-v`, with the client's address. The first client never connected.
     let log = server.process.stderr();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("refused")).collect();
@@ -98,8 +98,8 @@ fn an_invalid_url_is_a_usage_error() {
     let here = directory();
     for url in urls {
         let target = here.path().join("got");
-        run_here([Path::new("cp"), Path::new(url), &target]).exits(2).says(&[]);
-        run_here(["bench", url]).exits(2).says(&[]);
+        run_here([Path::new("cp"), Path::new(url), &target]).exits(2).assert_shows(&[]);
+        run_here(["bench", url]).exits(2).assert_shows(&[]);
     }
     assert!(names(here.path()).is_empty());
 }
@@ -111,7 +111,7 @@ fn no_server_at_the_address() {
     };
     let url = server.at("file");
     drop(server);
-    get(&net, &url).exits(5).says(&["refused", "7000"]);
+    get(&net, &url).exits(5).assert_shows(&["refused", "7000"]);
     // Another program listens on the port.
     let listener = net.server.enter(|| std::net::TcpListener::bind("0.0.0.0:7000").unwrap());
     let answering = std::thread::spawn(move || {
@@ -120,9 +120,9 @@ fn no_server_at_the_address() {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
-    get(&net, &url).exits(5).says(&[]);
+    get(&net, &url).exits(5).assert_shows(&[]);
     answering.join().unwrap();
     let nowhere = at(&url.replace(Net::SERVER, "10.77.0.99"), "file");
     drop(root);
-    get(&net, &nowhere).exits(5).says(&["10.77.0.99"]);
+    get(&net, &nowhere).exits(5).assert_shows(&["10.77.0.99"]);
 }

@@ -143,7 +143,7 @@ impl Copy<'_> {
 
     /// Kills one side `kills` times, then lets the copy finish. Returns the bytes that the path carried.
     fn run(&self, rng: &mut Rng, kills: u64) -> u64 {
-        let before = self.carried();
+        let before = self.sent_bytes();
         let mut server = Server::start(self.emulator, self.root());
         let mut done = 0;
         while done < kills {
@@ -168,10 +168,10 @@ impl Copy<'_> {
         }
         let last = self.start(&server).wait(LIMIT);
         server.has_served(&last);
-        self.carried() - before
+        self.sent_bytes() - before
     }
 
-    fn carried(&self) -> u64 {
+    fn sent_bytes(&self) -> u64 {
         let snapshots = self.emulator.snapshots().expect("both directions work");
         snapshots[usize::from(!self.upload)].sent.bytes
     }
@@ -198,7 +198,7 @@ fn kills_at_any_moment_lose_nothing() {
     file(&tree.join("second"), 5, 3 << 20);
     particular(&tree.join("particular"));
     let size = (LARGE + (3 << 20) + PARTICULAR) as f64;
-    let (mut total, mut seed, mut carried, mut copies) = (0, first, 0, 0);
+    let (mut total, mut seed, mut sent_bytes, mut copies) = (0, first, 0, 0);
     while total < kills {
         let mut rng = Rng::from_seed(seed);
         let these = (kills - total).min(KILLS_OF_A_COPY);
@@ -211,8 +211,8 @@ fn kills_at_any_moment_lose_nothing() {
         let bound = (size * OVERHEAD) as u64 + these * PER_KILL;
         assert!(sent <= bound, "seed {seed}: {sent} bytes sent, {bound} permitted");
         std::fs::remove_dir_all(&copy.to).unwrap();
-        (total, seed, carried, copies) = (total + these, seed + 1, carried + sent, copies + 1);
+        (total, seed, sent_bytes, copies) = (total + these, seed + 1, sent_bytes + sent, copies + 1);
     }
     let ideal = size * f64::from(copies);
-    println!("{total} kills in {copies} copies: {:.3} of the set's bytes carried", carried as f64 / ideal);
+    println!("{total} kills in {copies} copies: {:.3} of the set's bytes carried", sent_bytes as f64 / ideal);
 }

@@ -50,13 +50,13 @@ fn links_owners_and_attributes_up_and_down() {
     let plain = back.path().join("plain");
     cp(&["--no-hard-links"], Path::new(&remote), &plain);
     assert_eq!((fs::metadata(plain.join("a")).unwrap().nlink(), attribute(&plain.join("a"))), (1, None));
-    let whole = back.path().join("whole");
+    let complete_copy = back.path().join("whole");
     lchown(at_root.join("a"), Some(54_321), Some(54_322)).unwrap();
-    cp(&["-X", "--owner", "--numeric-ids"], Path::new(&remote), &whole);
-    let meta = fs::metadata(whole.join("b")).unwrap();
+    cp(&["-X", "--owner", "--numeric-ids"], Path::new(&remote), &complete_copy);
+    let meta = fs::metadata(complete_copy.join("b")).unwrap();
     assert_eq!((meta.nlink(), meta.uid(), meta.gid()), (2, 54_321, 54_322));
-    assert_eq!(attribute(&whole.join("b")), Some(b"value".to_vec()));
-    assert_same_to_rsync(&at_root, &whole);
+    assert_eq!(attribute(&complete_copy.join("b")), Some(b"value".to_vec()));
+    assert_same_to_rsync(&at_root, &complete_copy);
     drop(server);
     // A server configured to permit owners sets them.
     let server = Server::start(&net, root.path(), &["--preserve", "owner"]);

@@ -39,7 +39,7 @@ fn blocked_udp_is_reported_in_time_with_port_and_direction() {
         // A busy machine may delay one attempt.
         let in_time = (0..3).map(|_| attempt()).find(|outcome| outcome.took < BLOCKED_WITHIN);
         let outcome = in_time.expect("one of three attempts is in time");
-        outcome.says(&["UDP", &PORT.to_string(), words]);
+        outcome.assert_shows(&["UDP", &PORT.to_string(), words]);
         assert!(names(root.path()).is_empty());
         let json = run(&net.client, ["bench", "--json", &url]).exits(5);
         let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("one JSON object");
@@ -68,7 +68,7 @@ fn stops_in_the_middle(way: Way, upload: bool) {
     let copy = Running::start(haul(&net.client, ["cp", "--rate", "20Mbit"]).arg(from).arg(to));
     until("a temporary file", || std::fs::read_dir(target.path()).unwrap().count() > 1);
     net.block_udp(way);
-    copy.wait(LIMIT).exits(5).says(&["UDP"]);
+    copy.wait(LIMIT).exits(5).assert_shows(&["UDP"]);
     assert_eq!(names(target.path()).len(), 1);
     net.unblock_udp(way);
     assert!(server.process.is_running());
@@ -125,7 +125,7 @@ fn the_control_connection_breaks_during_a_transfer() {
     let copy = Running::start(command.arg(&source).arg(server.at("copy")));
     until("a temporary file", || std::fs::read_dir(root.path()).unwrap().count() > 0);
     net.server.firewall("-A", &rule);
-    copy.wait(LIMIT).exits(5).says(&["run the same command again to resume"]);
+    copy.wait(LIMIT).exits(5).assert_shows(&["run the same command again to resume"]);
     assert!(names(root.path()).is_empty());
     net.server.firewall("-D", &rule);
     assert!(server.process.is_running());
@@ -146,7 +146,7 @@ fn a_local_firewall_rule_is_named_at_the_start_and_survived_later() {
     let (source, url) = (here.path().join("up"), server.at("copy"));
     rule("-A");
     let outcome = run(&net.client, [Path::new("cp"), &source, Path::new(&url)]).exits(5);
-    outcome.says(&["may not send UDP packets", "firewall rule"]);
+    outcome.assert_shows(&["may not send UDP packets", "firewall rule"]);
     rule("-D");
     let mut command = haul(&net.client, ["cp", "--rate", "60Mbit"]);
     let copy = Running::start(command.arg(&source).arg(&url));

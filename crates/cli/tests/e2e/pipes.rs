@@ -91,9 +91,9 @@ fn bytes_and_lines_arrive_unchanged_in_both_directions() {
                 if reverse.is_empty() { (client, listening.child) } else { (listening.child, client) };
             let expected = input.clone();
             let reading = std::thread::spawn(move || finish(receiver));
-            let (code, _, said) = feed(sender, input.clone());
+            let (code, _, stderr) = feed(sender, input.clone());
             let (other, got, words) = reading.join().unwrap();
-            assert_eq!((code, other), (0, 0), "{preset} {reverse:?}: {said} {words}");
+            assert_eq!((code, other), (0, 0), "{preset} {reverse:?}: {stderr} {words}");
             assert!(got == expected, "{preset} {reverse:?}: {} of {} bytes", got.len(), expected.len());
         }
     }
@@ -114,22 +114,22 @@ fn the_json_goes_to_the_stream_without_data() {
         let mut command = haul(&net.client, ["pipe", "--json", "--preset", preset]);
         let client = start(command.arg(&listening.url));
         let receiver = std::thread::spawn(move || finish(listening.child));
-        let (code, stdout, said) = feed(client, lines(500));
+        let (code, stdout, stderr) = feed(client, lines(500));
         let (other, got, words) = receiver.join().unwrap();
-        assert_eq!((code, other), (0, 0), "{said} {words}");
+        assert_eq!((code, other), (0, 0), "{stderr} {words}");
         assert!(got == lines(500), "unexpected output: {} bytes", got.len());
         let sent = object(&String::from_utf8(stdout).unwrap());
         assert!(sent["packets_sent"].as_u64() > Some(0) && sent["rtt_ms"].as_f64() > Some(0.0), "{sent}");
-        for told in [sent, object(&words)] {
-            assert!(told["ok"] == true && told["preset"] == preset, "{told}");
-            assert_eq!(told["bytes"].as_u64(), Some(lines(500).len() as u64), "{told}");
+        for report in [sent, object(&words)] {
+            assert!(report["ok"] == true && report["preset"] == preset, "{report}");
+            assert_eq!(report["bytes"].as_u64(), Some(lines(500).len() as u64), "{report}");
         }
     }
     let nobody = "haul://127.0.0.1:9/?cert=none";
     let mut command = haul(&net.client, ["pipe", "--json", "--reverse", nobody]);
-    let (code, stdout, said) = feed(start(&mut command), Vec::new());
-    assert!(code != 0 && stdout.is_empty(), "{said}");
-    assert!(object(&said)["error"]["code"].is_string(), "{said}");
+    let (code, stdout, stderr) = feed(start(&mut command), Vec::new());
+    assert!(code != 0 && stdout.is_empty(), "{stderr}");
+    assert!(object(&stderr)["error"]["code"].is_string(), "{stderr}");
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn frames_of_a_fixed_rate_stream_arrive_and_the_receiver_counts_them() {
     let mut command = haul(&net.client, ["pipe", "--preset", "viz", "--rate", "50Mbit", "--frame", "500B"]);
     let client = start(command.arg(&listening.url));
     let receiver = std::thread::spawn(move || finish(listening.child));
-    let (code, _, said) = feed(client, vec![7; 500_000]);
+    let (code, _, stderr) = feed(client, vec![7; 500_000]);
     let (other, got, words) = receiver.join().unwrap();
-    assert_eq!((code, other), (0, 0), "{said} {words}");
+    assert_eq!((code, other), (0, 0), "{stderr} {words}");
     assert!(words.contains("messages"), "{words}");
     assert!(
         got.len() % 500 == 0 && got.len() > 250_000 && got.iter().all(|&byte| byte == 7),
@@ -162,9 +162,9 @@ fn conflicting_directions_are_refused_with_the_reason() {
         let place = directory();
         let mut listening = listen(&net, place.path(), &["--reverse"]);
         let mut command = haul(&net.client, ["pipe", "--preset", preset]);
-        let (code, _, said) = feed(start(command.arg(&listening.url)), Vec::new());
-        assert_eq!(code, 6, "{said}");
-        assert!(said.contains("--reverse") || said.contains("does not receive"), "{said}");
+        let (code, _, stderr) = feed(start(command.arg(&listening.url)), Vec::new());
+        assert_eq!(code, 6, "{stderr}");
+        assert!(stderr.contains("--reverse") || stderr.contains("does not receive"), "{stderr}");
         listening.child.kill().unwrap();
         drop(finish(listening.child));
     }
@@ -188,9 +188,9 @@ fn a_killed_side_is_noticed_by_the_peer() {
             if sender_dies { (client, listening.child) } else { (listening.child, client) };
         dies.kill().unwrap();
         drop(finish(dies));
-        let (code, _, said) = finish(survives);
-        assert_eq!(code, 5, "{preset}, sender dies: {sender_dies}: {said}");
-        assert!(said.contains("cannot be resumed") && !said.contains("to resume"), "{preset}: {said}");
+        let (code, _, stderr) = finish(survives);
+        assert_eq!(code, 5, "{preset}, sender dies: {sender_dies}: {stderr}");
+        assert!(stderr.contains("cannot be resumed") && !stderr.contains("to resume"), "{preset}: {stderr}");
         drop(stdin);
     }
 }
@@ -207,11 +207,11 @@ fn closing_stdout_or_ctrl_c_ends_both_sides() {
         let client = start(command.arg(&listening.url));
         drop(listening.child.stdout.take());
         let sender = std::thread::spawn(move || feed(client, lines(400_000)));
-        let (code, _, said) = finish(listening.child);
-        assert_eq!(code, 0, "{preset}: {said}");
-        assert!(said.contains("the reader of stdout has gone"), "{said}");
-        let (code, _, said) = sender.join().unwrap();
-        assert!(code != 0 && said.contains("error: "), "{preset}: {code} {said}");
+        let (code, _, stderr) = finish(listening.child);
+        assert_eq!(code, 0, "{preset}: {stderr}");
+        assert!(stderr.contains("the reader of stdout has gone"), "{stderr}");
+        let (code, _, stderr) = sender.join().unwrap();
+        assert!(code != 0 && stderr.contains("error: "), "{preset}: {code} {stderr}");
         let place = directory();
         let listening = listen(&net, place.path(), &[]);
         let mut command = haul(&net.client, ["pipe", "--preset", preset]);
@@ -221,10 +221,10 @@ fn closing_stdout_or_ctrl_c_ends_both_sides() {
         let pid = rustix::process::Pid::from_child(&client);
         until_heeds_interrupts(client.id());
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        let (code, _, said) = finish(client);
-        assert_eq!(code, 130, "{preset}: {said}");
-        let (code, _, said) = finish(listening.child);
-        assert_eq!(code, 5, "{preset}: wrong exit code after an interruption: {said}");
+        let (code, _, stderr) = finish(client);
+        assert_eq!(code, 130, "{preset}: {stderr}");
+        let (code, _, stderr) = finish(listening.child);
+        assert_eq!(code, 5, "{preset}: wrong exit code after an interruption: {stderr}");
         drop(stdin);
     }
 }
@@ -245,9 +245,9 @@ fn a_client_ending_before_its_first_message_ends_the_listener() {
             let client = start(command.args(reverse).arg(&listening.url));
             let (sender, receiver) =
                 if reverse.is_empty() { (client, listening.child) } else { (listening.child, client) };
-            let (code, _, said) = feed(sender, Vec::new());
+            let (code, _, stderr) = feed(sender, Vec::new());
             let (other, got, words) = finish_within(receiver, GONE);
-            assert_eq!((code, other), (0, 0), "{preset} {reverse:?}: {said} {words}");
+            assert_eq!((code, other), (0, 0), "{preset} {reverse:?}: {stderr} {words}");
             assert!(got.is_empty(), "{preset} {reverse:?}");
         }
     }
@@ -267,10 +267,10 @@ fn a_client_interrupted_before_its_first_message_ends_the_listener() {
         until_heeds_interrupts(client.id());
         let pid = rustix::process::Pid::from_child(&client);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-        let (code, _, said) = finish_within(client, GONE);
-        assert_eq!(code, 130, "{preset}: {said}");
-        let (code, got, said) = finish_within(listening.child, GONE);
-        assert!(code == 5 && got.is_empty(), "{preset}: wrong exit code after an interruption: {said}");
+        let (code, _, stderr) = finish_within(client, GONE);
+        assert_eq!(code, 130, "{preset}: {stderr}");
+        let (code, got, stderr) = finish_within(listening.child, GONE);
+        assert!(code == 5 && got.is_empty(), "{preset}: wrong exit code after an interruption: {stderr}");
         drop(stdin);
     }
 }
@@ -287,9 +287,9 @@ fn too_large_frames_are_refused_before_anything_is_sent() {
         ("viz", "1MiB", "max_message"),
     ] {
         let mut command = haul(&net.client, ["pipe", "--preset", preset, "--frame", frame, &nobody]);
-        let (code, _, said) = feed(start(&mut command), vec![7; 5_000]);
-        assert_eq!(code, 2, "{preset}: {said}");
-        assert!(said.contains(words) && said.contains("hint: "), "{preset}: {said}");
+        let (code, _, stderr) = feed(start(&mut command), vec![7; 5_000]);
+        assert_eq!(code, 2, "{preset}: {stderr}");
+        assert!(stderr.contains(words) && stderr.contains("hint: "), "{preset}: {stderr}");
     }
 }
 
@@ -306,9 +306,9 @@ fn a_line_longer_than_a_message_is_split_and_rejoined() {
         let line: Vec<u8> = (0..len).map(|at| b'a' + (at / 700 % 26) as u8).chain(*b"\n").collect();
         let expected = line.clone();
         let receiver = std::thread::spawn(move || finish(listening.child));
-        let (code, _, said) = feed(client, line);
+        let (code, _, stderr) = feed(client, line);
         let (other, got, words) = receiver.join().unwrap();
-        assert_eq!((code, other), (0, 0), "{preset}: {said} {words}");
+        assert_eq!((code, other), (0, 0), "{preset}: {stderr} {words}");
         assert!(got == expected, "{preset}: {} of {} bytes", got.len(), expected.len());
     }
 }

@@ -45,8 +45,8 @@ fn limit_of_a_copy(net: &Net, disk: &str) -> serde_json::Value {
 #[test]
 fn a_slow_sender_disk_is_named_and_slow_computation_is_not_called_a_disk() {
     let Some(net) = Net::new(Mtu::Ethernet) else { return };
-    let limit_is = |wanted: &str, disk: &str| {
-        assert_eq!(attempts(|| limit_of_a_copy(&net, disk), |limit| limit == wanted), wanted);
+    let limit_is = |expected: &str, disk: &str| {
+        assert_eq!(attempts(|| limit_of_a_copy(&net, disk), |limit| limit == expected), expected);
     };
     limit_is("sender_storage", DISK);
     // The data path waits for the same time, but the reading thread is busy rather than blocked.

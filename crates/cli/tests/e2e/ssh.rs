@@ -125,7 +125,7 @@ fn ssh_prompts_at_the_terminal_and_fails_without_one() {
     Running::start(&mut copy(alone, &sshd.config(), words))
         .wait(LIMIT)
         .exits(6)
-        .says(&["Permission denied", "terminal"]);
+        .assert_shows(&["Permission denied", "terminal"]);
     let line: Vec<String> =
         sshd.cp(words).get_args().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
     let mut terminal = Command::new("script");
@@ -161,7 +161,7 @@ fn the_remote_servers_configuration_applies() {
     assert!(outcome.stdout.contains(&format!(" at 127.0.0.1:{free}\n")), "{outcome:?}");
     sshd.copies([source.as_os_str(), &far("got")]).exits(0);
     configure("[serve]\nread_only = true");
-    sshd.copies([source.as_os_str(), &far("again")]).exits(6).says(&["read-only"]);
+    sshd.copies([source.as_os_str(), &far("again")]).exits(6).assert_shows(&["read-only"]);
     sshd.copies([far("got"), back.clone().into()]).exits(0);
     assert_same_file(&source, &back);
     assert!(!sshd.home().join("again").exists());
@@ -224,7 +224,7 @@ fn file_failures_are_reported_as_in_any_copy() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
     let to = here.path().join("x").into_os_string();
-    sshd.copies([far("missing"), to.clone()]).exits(7).says(&["missing"]);
+    sshd.copies([far("missing"), to.clone()]).exits(7).assert_shows(&["missing"]);
     let outcome = sshd.copies([OsString::from("--json"), far("missing"), to]).exits(7);
     let json: Value = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(json["error"]["code"], "no_such_path");
@@ -291,7 +291,7 @@ fn a_server_started_by_ssh_keeps_exactly_the_configured_space_free() {
         let words = [OsStr::new("--remote-binary"), haul.as_os_str(), source.as_os_str(), &far("got")];
         sshd.copies(words)
     };
-    cp("--min-free 1000000GB").exits(7).says(&["must stay free", "--min-free"]);
+    cp("--min-free 1000000GB").exits(7).assert_shows(&["must stay free", "--min-free"]);
     assert!(!sshd.home().join("got").exists());
     cp("").exits(0);
     assert_same_file(&source, &sshd.home().join("got"));
@@ -351,7 +351,7 @@ fn a_server_started_by_ssh_serves_only_its_request() {
     let cp = |from: &Path, to: &Path| run_here([Path::new("cp"), from, to]);
     let at = |path: &str| PathBuf::from(at(&url, path));
     let got = here.path().join("got");
-    cp(&at("secret"), &got).exits(6).says(&["started over ssh for another copy"]);
+    cp(&at("secret"), &got).exits(6).assert_shows(&["started over ssh for another copy"]);
     cp(&source, &at("elsewhere")).exits(6);
     cp(&source, &at("in/../elsewhere")).exits(6);
     run_here([Path::new("bench"), &at("")]).exits(6);
@@ -389,16 +389,16 @@ fn a_firewall_is_reported_and_a_port_range_passes_it() {
         let mut command = copy(net.client.command(HAUL), &sshd.config(), words);
         Running::start(command.arg(far("got"))).wait(LIMIT)
     };
-    cp(&[]).exits(5).says(&["--port-range", "must be open for TCP and UDP"]);
+    cp(&[]).exits(5).assert_shows(&["--port-range", "must be open for TCP and UDP"]);
     assert!(names(&sshd.home()).is_empty());
     cp(&["--port-range", "5000-5004"]).exits(0);
     assert_same_file(&source, &sshd.home().join("got"));
     let _taken = net.server.enter(|| std::net::TcpListener::bind("0.0.0.0:5004").unwrap());
-    cp(&["--port-range", "5004"]).exits(1).says(&["none of the ports 5004 is free"]);
+    cp(&["--port-range", "5004"]).exits(1).assert_shows(&["none of the ports 5004 is free"]);
     cp(&["--port-range", "5003-5004", "-I"]).exits(0);
     // TCP passes and UDP does not.
     net.server.firewall("-I", "-p udp --dport 5000:5004 -j DROP");
-    cp(&["--port-range", "5000-5003", "--ignore-times"]).exits(5).says(&["UDP", "ports 5000-5003"]);
+    cp(&["--port-range", "5000-5003", "--ignore-times"]).exits(5).assert_shows(&["UDP", "ports 5000-5003"]);
 }
 
 #[test]

@@ -33,13 +33,13 @@ fn haul_is_missing_or_not_executable_on_the_remote() {
             OsStr::new("far:x"),
         ])
     };
-    cp("haul-is-not-here").exits(5).says(&[
+    cp("haul-is-not-here").exits(5).assert_shows(&[
         "`haul-is-not-here` was not found on far",
         &format!("`scp -F {} ", sshd.config().display()),
         "--remote-binary",
     ]);
     fs::write(sshd.home().join("not a program"), "").unwrap();
-    cp("~/not a program").exits(5).says(&["cannot be executed", "chmod"]);
+    cp("~/not a program").exits(5).assert_shows(&["cannot be executed", "chmod"]);
     // The same path works once it leads to the program: spaces and the tilde are handled.
     fs::remove_file(sshd.home().join("not a program")).unwrap();
     std::os::unix::fs::symlink(HAUL, sshd.home().join("not a program")).unwrap();
@@ -60,9 +60,9 @@ fn a_different_remote_version_is_named() {
     };
     let newer =
         sshd.script("newer", r#"echo '#haul-over-ssh# {"program":"9.9.9","protocol":999,"url":7}'; cat"#);
-    cp(&newer).exits(1).says(&["haul on far is 9.9.9", "999", env!("CARGO_PKG_VERSION"), "upgrade"]);
+    cp(&newer).exits(1).assert_shows(&["haul on far is 9.9.9", "999", env!("CARGO_PKG_VERSION"), "upgrade"]);
     let older = sshd.script("older", "echo \"error: unexpected argument '--for-ssh' found\" >&2; exit 2");
-    cp(&older).exits(1).says(&["older than haul here", "upgrade"]);
+    cp(&older).exits(1).assert_shows(&["older than haul here", "upgrade"]);
 }
 
 #[test]
@@ -78,10 +78,14 @@ fn another_program_is_distinguished_from_a_banner() {
             OsStr::new("far:x"),
         ])
     };
-    cp("echo Only files here.").exits(5).says(&["did not start haul", "Only files here."]);
-    cp("yes | head -c 200000; cat").exits(5).says(&["printed too much before haul started", "`y`"]);
-    cp("head -c 60000 /dev/urandom | tr -d '#'").exits(5).says(&["did not start haul"]);
-    cp("echo lost its library >&2; exit 3").exits(5).says(&["code 3", "lost its library", "--version"]);
+    cp("echo Only files here.").exits(5).assert_shows(&["did not start haul", "Only files here."]);
+    cp("yes | head -c 200000; cat").exits(5).assert_shows(&["printed too much before haul started", "`y`"]);
+    cp("head -c 60000 /dev/urandom | tr -d '#'").exits(5).assert_shows(&["did not start haul"]);
+    cp("echo lost its library >&2; exit 3").exits(5).assert_shows(&[
+        "code 3",
+        "lost its library",
+        "--version",
+    ]);
 }
 
 #[test]
@@ -96,7 +100,7 @@ fn rejected_keys() {
         Running::start(&mut command).wait(LIMIT)
     };
     let refused = |outcome: Outcome, words: &str| {
-        let outcome = outcome.exits(6).says(&[words]);
+        let outcome = outcome.exits(6).assert_shows(&[words]);
         let json: Value = serde_json::from_str(&outcome.stdout).unwrap();
         assert_eq!(json["error"]["code"], "not_authorised", "{json}");
     };
@@ -126,7 +130,7 @@ fn a_password_is_requested_and_a_wrong_or_missing_one_fails() {
         let place = here.path().display();
         alone.env("SSH_ASKPASS", script(here.path(), "ask", &format!(": > {place}/asked; echo wrong")));
         let words = [source.as_os_str(), OsStr::new("far:x")];
-        Running::start(&mut copy(alone, &config, words)).wait(LIMIT).exits(6).says(&[
+        Running::start(&mut copy(alone, &config, words)).wait(LIMIT).exits(6).assert_shows(&[
             "Permission denied",
             "terminal",
             &hint,
@@ -153,23 +157,25 @@ fn ssh_cannot_connect_or_is_not_installed() {
         return;
     }
     let batch = [OsStr::new("-o"), OsStr::new("BatchMode=yes")];
-    cp(&batch, "no-such-host.invalid:x").exits(5).says(&["could not connect to no-such-host.invalid"]);
+    cp(&batch, "no-such-host.invalid:x")
+        .exits(5)
+        .assert_shows(&["could not connect to no-such-host.invalid"]);
     cp(&[OsStr::new("-P"), OsStr::new("1")], "127.0.0.1:x")
         .exits(5)
-        .says(&["refused", "make `ssh -F /dev/null -p 1 127.0.0.1 true` work first"]);
+        .assert_shows(&["refused", "make `ssh -F /dev/null -p 1 127.0.0.1 true` work first"]);
     let with = |text: &str| {
         let ssh = script(here.path(), "ssh", &format!("[ $1 = -G ] && exit 1\n{text}"));
         cp(&[OsStr::new("--ssh"), ssh.as_os_str()], "far:x")
     };
     cp(&[OsStr::new("--ssh"), OsStr::new("/nonexistent/ssh")], "far:x")
         .exits(5)
-        .says(&["openssh-client", "--ssh"]);
-    with("kill -9 $$").exits(5).says(&["signal 9"]);
-    with("exit 0").exits(5).says(&["did not start haul", "printed nothing"]);
-    with("exec >&-; exec sleep 5").exits(5).says(&["closed its output"]);
-    cp(&[OsStr::new("--ssh"), OsStr::new("'ssh")], "far:x").exits(2).says(&["quote"]);
+        .assert_shows(&["openssh-client", "--ssh"]);
+    with("kill -9 $$").exits(5).assert_shows(&["signal 9"]);
+    with("exit 0").exits(5).assert_shows(&["did not start haul", "printed nothing"]);
+    with("exec >&-; exec sleep 5").exits(5).assert_shows(&["closed its output"]);
+    cp(&[OsStr::new("--ssh"), OsStr::new("'ssh")], "far:x").exits(2).assert_shows(&["quote"]);
     cp(&[OsStr::new("--port-range"), OsStr::new("9-8")], "far:x").exits(2);
-    cp(&[OsStr::new("--detach")], "far:x").exits(2).says(&["two other machines"]);
+    cp(&[OsStr::new("--detach")], "far:x").exits(2).assert_shows(&["two other machines"]);
     cp(&[], "-oProxyCommand=x:y").exits(2);
 }
 
@@ -184,5 +190,5 @@ fn ctrl_c_works_while_ssh_connects() {
     let copy = Running::start(command.args(["cp", "--ssh"]).arg(ssh).arg(&source).arg("far:x"));
     until("ssh to be started", || here.path().join("started").exists());
     copy.signal(Signal::INT);
-    copy.wait(LIMIT).exits(130).says(&["interrupted"]);
+    copy.wait(LIMIT).exits(130).assert_shows(&["interrupted"]);
 }

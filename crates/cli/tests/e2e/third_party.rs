@@ -161,7 +161,7 @@ fn a_detached_transfer_continues_without_the_local_process() {
         let log = outcome.stderr.lines().find_map(|line| line.split_once("log a:")).map(|(_, rest)| rest);
         let log = log.and_then(|rest| rest.split(',').next()).expect(&outcome.stderr).to_owned();
         if signal == Signal::INT {
-            let outcome = outcome.exits(130).says(&["continues on a"]);
+            let outcome = outcome.exits(130).assert_shows(&["continues on a"]);
             assert!(!outcome.stderr.contains("Run it again"), "{}", outcome.stderr);
             assert!(outcome.stderr.contains(&log));
             world.until_both_have_ended();
@@ -218,12 +218,12 @@ fn the_death_of_ssh_stops_the_transfer_unless_detached() {
     let Some(world) = World::new() else { return };
     let running = world.under_way(&[]);
     cut(&running);
-    running.wait(LIMIT).exits(5).says(&["connection to a was lost", "stops there", "--detach"]);
+    running.wait(LIMIT).exits(5).assert_shows(&["connection to a was lost", "stops there", "--detach"]);
     world.until_both_have_ended();
     assert!(!world.b.home().join("got").exists());
     let running = world.under_way(&["--detach"]);
     cut(&running);
-    running.wait(LIMIT).exits(5).says(&["connection to a was lost", "continues there", "tail"]);
+    running.wait(LIMIT).exits(5).assert_shows(&["connection to a was lost", "continues there", "tail"]);
     world.until_both_have_ended();
     assert_same_file(&world.a.home().join("large"), &world.b.home().join("got"));
 }
@@ -240,7 +240,7 @@ fn the_early_death_of_the_ssh_to_the_server_is_reported() {
     let running = Running::start(&mut world.cp(&["--remote-binary", "~/haul", "a:x", "b:y"]));
     until("ssh to a", || !children_with(&running, "cp --for-ssh").is_empty());
     kill(&running, "serve --once");
-    running.wait(LIMIT).exits(5).says(&["seen from a", "connection to b ended early"]);
+    running.wait(LIMIT).exits(5).assert_shows(&["seen from a", "connection to b ended early"]);
     world.until_both_have_ended();
 }
 
@@ -259,15 +259,15 @@ fn between_an_ssh_host_and_a_server() {
     let server = Server::start(&world.net, root.path(), &[]);
     let source = world.a.home().join("it's x");
     file(&source, 1, 300_000);
-    let looks = |words: &[&str], line: &str| {
+    let log_lines = |words: &[&str], line: &str| {
         let outcome = world.copies(&[&["-n"], words].concat()).exits(0);
-        assert!(outcome.stdout.lines().any(|said| said == line), "{outcome:?}");
+        assert!(outcome.stdout.lines().any(|stdout_line| stdout_line == line), "{outcome:?}");
     };
-    looks(&["a:it's x", &server.at("in")], "send in (300.0 kB)");
+    log_lines(&["a:it's x", &server.at("in")], "send in (300.0 kB)");
     assert!(!root.path().join("in").exists());
     world.copies(&["a:it's x", &server.at("in")]).exits(0);
     assert_same_file(&source, &root.path().join("in"));
-    looks(&[&server.at("in"), "a:back"], "send back (300.0 kB)");
+    log_lines(&[&server.at("in"), "a:back"], "send back (300.0 kB)");
     assert!(!world.a.home().join("back").exists());
     world.copies(&[&server.at("in"), "a:back"]).exits(0);
     assert_same_file(&source, &world.a.home().join("back"));
@@ -287,16 +287,19 @@ fn a_dry_run_lists_the_changes_of_every_remote_name() {
     system(Command::new("touch").arg("-r").args([from.join("kept"), to.join("kept")]));
     system(Command::new("touch").args(["-d", "2001-01-01"]).arg(to.join("other")));
     let outcome = world.copies(&["-nv", "--delete", "a:from/.", "b:to/"]).exits(0);
-    let said: Vec<&str> = outcome.stdout.lines().collect();
+    let stdout_lines: Vec<&str> = outcome.stdout.lines().collect();
     let at = |line: &str| {
-        let found = said.iter().position(|said| said.starts_with(line));
+        let found = stdout_lines.iter().position(|stdout_lines| stdout_lines.starts_with(line));
         found.unwrap_or_else(|| panic!("{line}: {outcome:?}"))
     };
     for item in ["send new (300 B)", "replace other (500 B)", "keep kept", "delete gone"] {
         assert!(at("udp: ") < at(item) && at(item) < at("would send"), "{item}: {outcome:?}");
     }
-    assert_eq!(said[0], "would copy a:from/. to b:to/");
-    assert_eq!(said.last(), Some(&"would send 800 B in 2 files, 1 file there already, 1 name deleted"));
+    assert_eq!(stdout_lines[0], "would copy a:from/. to b:to/");
+    assert_eq!(
+        stdout_lines.last(),
+        Some(&"would send 800 B in 2 files, 1 file there already, 1 name deleted")
+    );
     let outcome = world.copies(&["-n", "--json", "--delete", "a:from/.", "b:to/"]).exits(0);
     let json: Value = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(json["items"]["delete"], serde_json::json!([{ "path": "gone" }]), "{json}");
@@ -320,10 +323,10 @@ fn a_recipe_is_passed_on_and_names_are_reported() {
     let Some(world) = World::new() else { return };
     let (from, to) = (world.a.home().join("tree"), world.b.home().join("tree"));
     many(&from, 50, 2_000_000);
-    let own = world.here.path().join("own.toml");
+    let custom_preset = world.here.path().join("own.toml");
     let text = haul_proto::presets::PRESETS.iter().find(|(name, _)| *name == "rbudp").unwrap().1;
-    fs::write(&own, text).unwrap();
-    let preset = own.display().to_string();
+    fs::write(&custom_preset, text).unwrap();
+    let preset = custom_preset.display().to_string();
     for (preset, shown) in [("rbudp", "rbudp"), ("fobs", "fobs"), (&preset, "own")] {
         let outcome = world.copies(&["-v", "--preset", preset, "--rate", "50Mbit", "a:tree", "b:"]).exits(0);
         assert_same(&from, &to);
@@ -334,7 +337,7 @@ fn a_recipe_is_passed_on_and_names_are_reported() {
         fs::remove_dir_all(&to).unwrap();
         world.until_both_have_ended();
     }
-    world.copies(&["--preset", "viz", "a:tree", "b:"]).exits(2).says(&["needs object"]);
+    world.copies(&["--preset", "viz", "a:tree", "b:"]).exits(2).assert_shows(&["needs object"]);
     // A detached copy lists its files in its log.
     let outcome = world.copies(&["-v", "--detach", "a:tree", "b:"]).exits(0);
     let log = outcome.stderr.lines().find_map(|line| line.split_once("log a:")).map(|(_, rest)| rest);
@@ -367,13 +370,13 @@ fn local_lists_select_files_for_a_third_party_transfer() {
 fn failures_of_both_machines_are_reported_locally() {
     let Some(world) = World::new() else { return };
     file(&world.a.home().join("x"), 1, 300_000);
-    world.copies(&["a:missing", "b:y"]).exits(7).says(&["missing"]);
-    world.copies(&["a:x", "b:no/such/place/"]).exits(7).says(&["no/such"]);
-    world.copies(&["--dry-run", "a:missing", "b:y"]).exits(7).says(&["missing"]);
+    world.copies(&["a:missing", "b:y"]).exits(7).assert_shows(&["missing"]);
+    world.copies(&["a:x", "b:no/such/place/"]).exits(7).assert_shows(&["no/such"]);
+    world.copies(&["--dry-run", "a:missing", "b:y"]).exits(7).assert_shows(&["missing"]);
     world.net.server.firewall("-I", "-p udp -j DROP");
-    world.copies(&["a:x", "b:y"]).exits(5).says(&["seen from a", "UDP", "--port-range"]);
-    world.copies(&["--remote-binary", "nowhere", "a:x", "b:y"]).exits(5).says(&["on b"]);
-    world.copies(&["a:x", "b:y", "a:z"]).exits(2).says(&["different machines"]);
+    world.copies(&["a:x", "b:y"]).exits(5).assert_shows(&["seen from a", "UDP", "--port-range"]);
+    world.copies(&["--remote-binary", "nowhere", "a:x", "b:y"]).exits(5).assert_shows(&["on b"]);
+    world.copies(&["a:x", "b:y", "a:z"]).exits(2).assert_shows(&["different machines"]);
     assert!(names(&world.b.home()).is_empty());
     world.until_both_have_ended();
 }
@@ -385,7 +388,7 @@ fn the_key_is_on_no_command_line() {
     let Some(world) = World::new() else { return };
     let mut running = world.under_way(&[]);
     let holds = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
-    let (mut hauls, mut looks) = (std::collections::BTreeSet::new(), 0);
+    let (mut hauls, mut log_lines) = (std::collections::BTreeSet::new(), 0);
     while running.is_running() {
         let mut roots = vec![running.id(), world.a.id(), world.b.id()];
         // Processes whose ssh has ended.
@@ -397,9 +400,9 @@ fn the_key_is_on_no_command_line() {
                 hauls.insert(pid);
             }
         }
-        looks += 1;
+        log_lines += 1;
     }
-    assert!(hauls.len() >= 3 && looks > 50, "{} haul processes seen in {looks} polls", hauls.len());
+    assert!(hauls.len() >= 3 && log_lines > 50, "{} haul processes seen in {log_lines} polls", hauls.len());
     running.wait(LIMIT).exits(0);
     assert_same_file(&world.a.home().join("large"), &world.b.home().join("got"));
 }

@@ -126,8 +126,8 @@ impl Far {
     /// Runs a command that must succeed, and parses its report.
     fn succeed(&self, arguments: &[&str]) -> Value {
         let output = self.run(arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {stderr}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -206,7 +206,7 @@ fn there_and_back(preset: &str, shown: &str, controller: &str, options: &[&str],
     let back = tempfile::tempdir().unwrap();
     let (source, back_at) = (here.path().to_str().unwrap(), back.path().join("tree"));
     let remote = far.at("tree");
-    let wanted = hashes(here.path());
+    let expected = hashes(here.path());
     for (from, to) in [(source, remote.as_str()), (remote.as_str(), back_at.to_str().unwrap())] {
         let before = far.random_losses();
         let report = far.succeed(&[&["cp", "--json", "--preset", preset], options, &[from, to]].concat());
@@ -220,8 +220,8 @@ fn there_and_back(preset: &str, shown: &str, controller: &str, options: &[&str],
         let after = far.random_losses();
         assert!((0..2).all(|way| after[way] > before[way]), "{before:?} {after:?}");
     }
-    assert_eq!(hashes(&far.root.path().join("tree")), wanted);
-    assert_eq!(hashes(&back_at), wanted);
+    assert_eq!(hashes(&far.root.path().join("tree")), expected);
+    assert_eq!(hashes(&back_at), expected);
     for session in far.sessions(2) {
         assert_eq!(session["result"]["preset"], shown, "{session}");
     }

@@ -42,11 +42,11 @@ fn through(emulator: &Emulator, preset: &str, options: &[&str], input: &[u8]) ->
     let mut send = haul(&emulator.world.a.namespace);
     send.args(["pipe", "--preset", preset]).args(options).arg(url_in(&file));
     let sender = end(start(&mut send), input.to_vec());
-    let (code, _, said) = sender.join().unwrap();
+    let (code, _, stderr) = sender.join().unwrap();
     let (other, got, words) = receiver.join().unwrap();
-    assert_eq!((code, other), (Some(0), Some(0)), "{preset}: {said} {words}");
+    assert_eq!((code, other), (Some(0), Some(0)), "{preset}: {stderr} {words}");
     assert!(lost()[0] > before[0], "{preset}: nothing was lost on the way there");
-    (got, said + &words)
+    (got, stderr + &words)
 }
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -64,9 +64,9 @@ fn byte_streams_arrive_unchanged_with_every_object_recipe() {
     // More than one side buffers.
     let input = bytes(31, 80_000_000);
     for preset in ["bulk", "fobs", "rbudp"] {
-        let (got, said) = through(&emulator, preset, &["--rate", "150Mbit"], &input);
+        let (got, stderr) = through(&emulator, preset, &["--rate", "150Mbit"], &input);
         assert!(got == input, "{preset}: {} of {} bytes", got.len(), input.len());
-        assert!(said.contains("Limited by: ") && said.contains("lost "), "{preset}: {said}");
+        assert!(stderr.contains("Limited by: ") && stderr.contains("lost "), "{preset}: {stderr}");
     }
     let input = bytes(32, 5_000_000);
     for preset in ["default", "fixed"] {

@@ -120,7 +120,7 @@ fn copy_at_random(seed: u64) {
     // One second of data at the path's rate.
     let here = tree(seed, &vec![rate.bytes_in(Span::from_secs(1)) as usize / files; files]);
     let elsewhere = tempfile::tempdir().unwrap();
-    let wanted = hashes(here.path());
+    let expected = hashes(here.path());
     let (source, target, found) = if upload {
         (here.path().to_str().unwrap().to_owned(), far.at("tree"), far.root.path().join("tree"))
     } else {
@@ -136,9 +136,9 @@ fn copy_at_random(seed: u64) {
             (event, Duration::from_millis(rng.below(3_000)))
         })
         .collect();
-    let whole = (0..5).any(|_| attempt(&far, &arguments, events.pop(), &mut rng, &what));
-    assert!(whole, "{what}: no attempt succeeded");
-    assert_eq!(hashes(&found), wanted, "{what}");
+    let succeeded = (0..5).any(|_| attempt(&far, &arguments, events.pop(), &mut rng, &what));
+    assert!(succeeded, "{what}: no attempt succeeded");
+    assert_eq!(hashes(&found), expected, "{what}");
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub(super) fn suspended<T>(process: &Child, [runs, stops]: [u64; 2], work: impl 
 }
 
 /// Losses that the sender reports by cause, and packets that the path dropped.
-struct Told {
+struct Attribution {
     host: f64,
     /// At random or by congestion.
     path: f64,
@@ -41,7 +41,7 @@ struct Told {
 }
 
 /// Sends 60 MB to a suspended receiver.
-fn told(far: &Far, options: &[&str]) -> Told {
+fn attribution_of(far: &Far, options: &[&str]) -> Attribution {
     let here = tree(7, &[60_000_000]);
     let (from, to) = (here.path().to_str().unwrap(), far.at("tree"));
     let dropped = || far.emulator.snapshots().unwrap()[0].drops.total() as f64;
@@ -53,7 +53,7 @@ fn told(far: &Far, options: &[&str]) -> Told {
     let all = causes.values().map(|count| count.as_f64().unwrap()).sum();
     println!("{options:?}: {causes:?}, {} bit/s", report["goodput_bps"]);
     let path = count("random") + count("congestion");
-    Told { host: count("receiver_host"), path, all, dropped: dropped() - before }
+    Attribution { host: count("receiver_host"), path, all, dropped: dropped() - before }
 }
 
 #[test]
@@ -62,14 +62,14 @@ fn losses_of_a_suspended_receiver_are_attributed_to_it() {
         return;
     }
     let far = Far::start(31, 0.0, &[]);
-    let with = || told(&far, &["--preset", "fobs-classifier", "--rate", "180Mbit"]);
-    let is_hosts = |Told { host, all, .. }: &Told| *all > 500.0 && *host >= 0.98 * all;
+    let with = || attribution_of(&far, &["--preset", "fobs-classifier", "--rate", "180Mbit"]);
+    let is_hosts = |Attribution { host, all, .. }: &Attribution| *all > 500.0 && *host >= 0.98 * all;
     let with = attempts(with, is_hosts);
     assert!(with.dropped < 1.0, "a path without loss dropped {}", with.dropped);
     assert!(is_hosts(&with), "{} of {}", with.host, with.all);
     // Without the diagnosis no loss has a cause.
-    let without = || told(&far, &["--preset", "fobs", "--rate", "150Mbit", "--diagnosis", "off"]);
-    let Told { host, path, all, .. } = attempts(without, |told| told.all > 500.0);
+    let without = || attribution_of(&far, &["--preset", "fobs", "--rate", "150Mbit", "--diagnosis", "off"]);
+    let Attribution { host, path, all, .. } = attempts(without, |attribution| attribution.all > 500.0);
     assert!(all > 500.0 && host + path < 1.0, "{host} and {path} of {all}");
 }
 
@@ -79,18 +79,21 @@ fn shares_of_host_and_path_losses_are_distinguished() {
         return;
     }
     let far = Far::start(32, 0.03, &[]);
-    let shares = |Told { host, all, dropped, .. }: &Told| [host / all, 1.0 - dropped / all];
-    let is_shared = |told: &Told| told.dropped > 500.0 && shares(told)[1] > 0.2;
-    let is_close = |told: &Told| (shares(told)[0] - shares(told)[1]).abs() <= 0.1;
-    let told = || {
-        let told = told(&far, &["--preset", "fobs", "--rate", "150Mbit"]);
-        let ([said, truth], Told { path, dropped, .. }) = (shares(&told), &told);
-        println!("the host's share: {said} told, {truth} in truth; {path} of the path's {dropped}");
-        told
+    let shares = |Attribution { host, all, dropped, .. }: &Attribution| [host / all, 1.0 - dropped / all];
+    let is_shared = |attribution: &Attribution| attribution.dropped > 500.0 && shares(attribution)[1] > 0.2;
+    let is_close = |attribution: &Attribution| (shares(attribution)[0] - shares(attribution)[1]).abs() <= 0.1;
+    let attempt = || {
+        let attribution = attribution_of(&far, &["--preset", "fobs", "--rate", "150Mbit"]);
+        let ([attributed_share, truth], Attribution { path, dropped, .. }) =
+            (shares(&attribution), &attribution);
+        println!(
+            "the host's share: {attributed_share} told, {truth} in truth; {path} of the path's {dropped}"
+        );
+        attribution
     };
-    let told = attempts(told, |told| is_shared(told) && is_close(told));
-    assert!(is_shared(&told), "{} of {}", told.dropped, told.all);
-    assert!(is_close(&told), "{:?}", shares(&told));
+    let attribution = attempts(attempt, |attribution| is_shared(attribution) && is_close(attribution));
+    assert!(is_shared(&attribution), "{} of {}", attribution.dropped, attribution.all);
+    assert!(is_close(&attribution), "{:?}", shares(&attribution));
 }
 
 #[test]

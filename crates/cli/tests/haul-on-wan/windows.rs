@@ -92,13 +92,14 @@ fn the_losses_in_trace_windows_match_the_path_drops() {
     let Run { far, windows, .. } = &run;
     assert!(windows.len() > 10, "{} windows", windows.len());
     let name = far.root.path().join("trace");
-    let told = far.run(&["diagnose", "--json", name.to_str().unwrap()]);
-    assert!(told.status.success());
-    let told = String::from_utf8(told.stdout).unwrap();
-    let told = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let sizes: Vec<_> = told.map(|window| (window["packets"].as_u64(), window["lost"].as_u64())).collect();
-    let wanted = windows.iter().map(|(_, of)| (Some(of.packets()), Some(of.lost_packets())));
-    assert_eq!(sizes, wanted.collect::<Vec<_>>());
+    let output = far.run(&["diagnose", "--json", name.to_str().unwrap()]);
+    assert!(output.status.success());
+    let output = String::from_utf8(output.stdout).unwrap();
+    let windows_found = output.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let sizes: Vec<_> =
+        windows_found.map(|window| (window["packets"].as_u64(), window["lost"].as_u64())).collect();
+    let expected = windows.iter().map(|(_, of)| (Some(of.packets()), Some(of.lost_packets())));
+    assert_eq!(sizes, expected.collect::<Vec<_>>());
 }
 
 /// Numbers of a trace's lost packets that are attributed to a cause with such a probability.
@@ -126,7 +127,7 @@ fn each_lost_packet_of_a_trace_is_attributed_to_the_path_or_a_suspended_receiver
 /// A run over a path with random losses to a receiver that is suspended repeatedly.
 struct Attributed {
     /// Lost packets without a cause.
-    untold: Vec<u64>,
+    unattributed: Vec<u64>,
     /// Each cause, the minimum of precision and recall, and the packets attributed to it, truly due to it, and both.
     causes: Vec<(&'static str, [f64; 2], [usize; 3])>,
 }
@@ -146,33 +147,36 @@ impl Attributed {
         let lost: BTreeSet<u64> = lost.collect();
         let causes = ["receiver_host", "congestion", "random", "outage", "inconclusive"];
         // Where the socket dropped half of a run and it is unknown which half, both causes have probability 0.5.
-        let told = causes.map(|cause| attributed(&trace, cause, |share| share >= 0.5));
-        let told = told.into_iter().flatten().collect();
+        let attributed_packets = causes.map(|cause| attributed(&trace, cause, |share| share >= 0.5));
+        let attributed_packets = attributed_packets.into_iter().flatten().collect();
         let end = windows.last().unwrap().0;
-        let untold = lost.difference(&told).copied().filter(|pn| *pn < end).collect();
+        let unattributed = lost.difference(&attributed_packets).copied().filter(|pn| *pn < end).collect();
         let compared = |(cause, least, truth): (_, _, BTreeSet<u64>)| {
-            let told = &attributed(&trace, cause, |share| share > 0.5) & &lost;
-            (cause, least, [told.len(), truth.len(), (&told & &truth).len()])
+            let attributed_packets = &attributed(&trace, cause, |share| share > 0.5) & &lost;
+            (cause, least, [attributed_packets.len(), truth.len(), (&attributed_packets & &truth).len()])
         };
         // While the receiver is suspended the path loses packets too, and within one gap the two kinds cannot be
         // told apart.
         let causes =
             [("receiver_host", [0.97, 0.98], &lost - &dropped), ("random", [0.97, 0.6], &lost & &dropped)];
-        Self { untold, causes: causes.map(compared).into() }
+        Self { unattributed, causes: causes.map(compared).into() }
     }
 
     /// Describes the first cause attributed wrongly, if any.
     fn difference(&self) -> Option<String> {
-        let Self { untold, causes } = self;
-        if !untold.is_empty() {
-            return Some(format!("{} have no cause: {:?}...", untold.len(), untold.first()));
+        let Self { unattributed, causes } = self;
+        if !unattributed.is_empty() {
+            return Some(format!("{} have no cause: {:?}...", unattributed.len(), unattributed.first()));
         }
-        causes.iter().find_map(|(cause, least, [told, truth, right])| {
-            println!("{cause}: {right} correct of {told} attributed and {truth} true");
-            let found = [told, truth].map(|of| *right as f64 / *of as f64);
+        causes.iter().find_map(|(cause, least, [attributed_packets, truth, right])| {
+            println!("{cause}: {right} correct of {attributed_packets} attributed and {truth} true");
+            let found = [attributed_packets, truth].map(|of| *right as f64 / *of as f64);
             let is_enough = *truth > 300 && found[0] >= least[0] && found[1] >= least[1];
-            (!is_enough)
-                .then(|| format!("{cause}: {right} correct of {told} attributed and {truth} true: {found:?}"))
+            (!is_enough).then(|| {
+                format!(
+                    "{cause}: {right} correct of {attributed_packets} attributed and {truth} true: {found:?}"
+                )
+            })
         })
     }
 }

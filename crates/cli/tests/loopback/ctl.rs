@@ -140,8 +140,8 @@ fn a_running_download_is_sped_up_and_invalid_changes_are_refused_locally() {
     for (wrong, words) in [("controller=frobnicate", "frobnicate"), ("rate=0bit", "above zero")] {
         let output = world.ctl(&[&world.name(), wrong]);
         exits(&output, 2);
-        let said = lossy(&output.stderr);
-        assert!(said.contains(words) && said.contains("haul presets"), "{said}");
+        let stderr = lossy(&output.stderr);
+        assert!(stderr.contains(words) && stderr.contains("haul presets"), "{stderr}");
     }
     assert_eq!(world.shown(&[])["rate_control"], shown["rate_control"], "a refused change has no effect");
 
@@ -150,9 +150,12 @@ fn a_running_download_is_sped_up_and_invalid_changes_are_refused_locally() {
     let begun = Instant::now();
     assert!(world.copy.wait().unwrap().success());
     assert!(begun.elapsed() < Duration::from_secs(40), "at {SLOW} it would have taken a minute");
-    let said = std::io::read_to_string(world.copy.stderr.take().unwrap()).unwrap();
-    assert!(!said.contains("% of the ceiling"), "no percentage of a maximum rate that was changed: {said}");
-    assert!(said.contains("controller cubic"), "{said}");
+    let stderr = std::io::read_to_string(world.copy.stderr.take().unwrap()).unwrap();
+    assert!(
+        !stderr.contains("% of the ceiling"),
+        "no percentage of a maximum rate that was changed: {stderr}"
+    );
+    assert!(stderr.contains("controller cubic"), "{stderr}");
     let copied = fs::read(world.place.path().join("copied")).unwrap();
     assert_eq!(copied, fs::read(world.place.path().join("root/there")).unwrap());
 }

@@ -86,7 +86,7 @@ fn a_client_reports_that_its_server_has_no_descriptors() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("file"), "contents").unwrap();
     let copy = root.path().join("copy");
-    let mut told = 0;
+    let mut reported = 0;
     for most in 17..24 {
         let limit = format!("ulimit -n {most}; exec \"$@\"");
         let server = Server::started_by(&["sh", "-c", &limit, "sh"], root.path(), &[]);
@@ -99,10 +99,10 @@ fn a_client_reports_that_its_server_has_no_descriptors() {
         ] {
             let words = lossy(&run(arguments).stderr);
             assert!(!words.contains("here: "), "{most} {words}");
-            told += usize::from(words.contains("on 127.0.0.1: "));
+            reported += usize::from(words.contains("on 127.0.0.1: "));
         }
     }
-    assert!(told > 0);
+    assert!(reported > 0);
 }
 
 /// Regression test: the server started without a warning, then logged 20 times a second that it cannot accept
@@ -110,19 +110,19 @@ fn a_client_reports_that_its_server_has_no_descriptors() {
 #[test]
 fn a_server_without_descriptors_logs_it_without_flooding() {
     let root = tempfile::tempdir().unwrap();
-    let said = root.path().join("said");
+    let log_file = root.path().join("said");
     let started = (10..24).find_map(|most| {
         let limit = format!("ulimit -n {most}; exec \"$@\"");
         let mut command = starting(&["sh", "-c", &limit, "sh"]);
         command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root.path());
-        command.stdout(Stdio::piped()).stderr(fs::File::create(&said).unwrap());
+        command.stdout(Stdio::piped()).stderr(fs::File::create(&log_file).unwrap());
         let server = Server::of(command.spawn().unwrap());
         (!server.url.is_empty()).then_some(server)
     });
     let server = started.unwrap();
     let address = server.url.split(['/', '@']).find(|part| part.starts_with("127.0.0.1:")).unwrap();
     let _clients = [(); 24].map(|()| TcpStream::connect(address).unwrap());
-    let words = || fs::read_to_string(&said).unwrap();
+    let words = || fs::read_to_string(&log_file).unwrap();
     let failures = || words().matches("cannot accept a connection").count();
     until("a connection that cannot be accepted", || failures() > 0);
     // Time for ten more attempts.

@@ -29,20 +29,20 @@ fn windows_are_diagnosed_one_by_one_and_bad_files_do_not_stop_the_others() {
     let wrong = file(dir.path(), "wrong.sig", "1110\n11x1\n");
     let output = run(&["diagnose", "--json", &gap, &wrong, "/nowhere/at.all"]);
     exits(&output, 3);
-    let told = objects(&output.stdout);
-    assert_eq!(told.len(), 2);
+    let verdicts = objects(&output.stdout);
+    assert_eq!(verdicts.len(), 2);
     let verdict = |window: &Value| window["verdict"].as_str().unwrap().to_owned();
     assert_eq!(
-        (verdict(&told[0]), verdict(&told[1])),
+        (verdict(&verdicts[0]), verdict(&verdicts[1])),
         ("receiver_host".to_owned(), "inconclusive".to_owned())
     );
-    assert_eq!((&told[0]["packets"], &told[0]["lost"]), (&71_000.into(), &300.into()));
-    assert_eq!((&told[0]["metric"], &told[1]["metric"]), (&"complexity".into(), &"none".into()));
+    assert_eq!((&verdicts[0]["packets"], &verdicts[0]["lost"]), (&71_000.into(), &300.into()));
+    assert_eq!((&verdicts[0]["metric"], &verdicts[1]["metric"]), (&"complexity".into(), &"none".into()));
     // 16 words overlap the gap's start, one is inside, 16 overlap its end, and one is outside: 34 different
     // words.
-    let complexity = told[0]["complexity"].as_f64().unwrap();
+    let complexity = verdicts[0]["complexity"].as_f64().unwrap();
     assert!((complexity - 34f64.log2() / 17.0).abs() < 1e-12, "{complexity}");
-    let sum = told[0]["p_host"].as_f64().unwrap() + told[0]["p_network"].as_f64().unwrap();
+    let sum = verdicts[0]["p_host"].as_f64().unwrap() + verdicts[0]["p_network"].as_f64().unwrap();
     assert!((sum - 1.0).abs() < 1e-12);
     let words = text(&output.stderr);
     assert!(words.contains("wrong.sig: line 2, column 3") && words.contains("/nowhere/at.all"), "{words}");
@@ -96,8 +96,8 @@ fn few_losses_give_no_verdict_as_during_a_transfer() {
     ] {
         let output = run(&["diagnose", "--json", &file(dir.path(), "few.sig", &lines)]);
         exits(&output, 0);
-        let told = objects(&output.stdout);
-        let (of_last, before) = told.split_last().unwrap();
+        let verdicts = objects(&output.stdout);
+        let (of_last, before) = verdicts.split_last().unwrap();
         assert_eq!(of_last["verdict"], last, "{lines}");
         assert!(before.iter().all(|window| window["metric"] == "none"), "{lines}");
     }
@@ -114,12 +114,12 @@ fn traces_are_read_like_signatures() {
         window.as_object_mut().unwrap().remove("file");
         window
     };
-    let told = |file: &str| {
+    let diagnose = |file: &str| {
         let output = run(&["diagnose", "--json", file]);
         exits(&output, 0);
         objects(&output.stdout).into_iter().map(without_file).collect::<Vec<_>>()
     };
-    assert_eq!((told(&trace).len(), told(&trace)), (2, told(&plain)));
+    assert_eq!((diagnose(&trace).len(), diagnose(&trace)), (2, diagnose(&plain)));
     for (content, words) in [
         (progress.to_owned(), "only a sender's trace contains windows (those with losses)"),
         (format!("{progress}\n{{oops"), "line 2, column 2: key must be a string\n"),
@@ -190,17 +190,17 @@ fn a_model_has_the_requested_word_length_and_is_used_for_diagnosis() {
     let gap = file(dir.path(), "gap.sig", "runs 71000 1000+300\n");
     let model = dir.path().join("model.toml");
     let train = ["train", "--host", &host, "--network", &network, "-o", model.to_str().unwrap()];
-    for (asked, length) in [(&[][..], 17), (&["--word-length", "8"], 8), (&["--word-length=24"], 24)] {
-        exits(&run(&[&train[..], asked].concat()), 0);
+    for (options, length) in [(&[][..], 17), (&["--word-length", "8"], 8), (&["--word-length=24"], 24)] {
+        exits(&run(&[&train[..], options].concat()), 0);
         let written: toml::Table = fs::read_to_string(&model).unwrap().parse().unwrap();
         assert_eq!(written["word_length"].as_integer(), Some(length));
         let output = run(&["diagnose", "--json", "--model", model.to_str().unwrap(), &gap]);
         exits(&output, 0);
-        let told = object(&output);
+        let report = object(&output);
         // A word overlaps the gap's start, and its end, in as many positions as its length.
-        let (length, complexity) = (length as f64, told["complexity"].as_f64().unwrap());
-        assert!((complexity - (2.0 * length).log2() / length).abs() < 1e-12, "{told}");
-        assert_eq!((&told["metric"], &told["verdict"]), (&"complexity".into(), &"receiver_host".into()));
+        let (length, complexity) = (length as f64, report["complexity"].as_f64().unwrap());
+        assert!((complexity - (2.0 * length).log2() / length).abs() < 1e-12, "{report}");
+        assert_eq!((&report["metric"], &report["verdict"]), (&"complexity".into(), &"receiver_host".into()));
     }
     fs::remove_file(&model).unwrap();
     for wrong in ["0", "25", "-1", "long"] {
@@ -236,56 +236,63 @@ fn unpacked(name: &str) -> tempfile::TempDir {
 #[test]
 fn windows_of_real_traffic_are_classified_by_a_model_trained_without_them() {
     let dir = unpacked("real.tar.xz");
-    let told = |run: &str, cause: &str| {
+    let verdict_counts = |run: &str, cause: &str| {
         let files = listed(&dir.path().join(run), cause);
         let output = haul().args(["diagnose", "--json"]).args(files).output().unwrap();
         exits(&output, 0);
         let mut counts = BTreeMap::new();
         for window in objects(&output.stdout) {
-            let told =
+            let cause =
                 if window["metric"] == "none" { "out of range" } else { window["verdict"].as_str().unwrap() };
-            *counts.entry(told.to_owned()).or_insert(0) += 1;
+            *counts.entry(cause.to_owned()).or_insert(0) += 1;
         }
         counts
     };
-    let wanted = |counts: &[(&str, i32)]| {
-        counts.iter().map(|(told, windows)| ((*told).to_owned(), *windows)).collect()
+    let expected = |counts: &[(&str, i32)]| {
+        counts.iter().map(|(cause, windows)| ((*cause).to_owned(), *windows)).collect()
     };
-    let host: BTreeMap<String, i32> = wanted(&[("receiver_host", 261), ("out of range", 4)]);
-    let network: BTreeMap<String, i32> = wanted(&[("congestion", 98), ("out of range", 7)]);
-    assert_eq!((told("held-out", "host-"), told("held-out", "network-")), (host, network));
+    let host: BTreeMap<String, i32> = expected(&[("receiver_host", 261), ("out of range", 4)]);
+    let network: BTreeMap<String, i32> = expected(&[("congestion", 98), ("out of range", 7)]);
+    assert_eq!(
+        (verdict_counts("held-out", "host-"), verdict_counts("held-out", "network-")),
+        (host, network)
+    );
     // Two more runs of all conditions.
-    let host = wanted(&[("receiver_host", 734), ("out of range", 52)]);
-    let network = wanted(&[("congestion", 313), ("inconclusive", 1), ("out of range", 16)]);
-    assert_eq!((told("second", "host-"), told("second", "network-")), (host, network));
-    let host = wanted(&[("receiver_host", 330), ("inconclusive", 1), ("out of range", 2)]);
-    let network = wanted(&[("congestion", 169), ("inconclusive", 1), ("out of range", 11)]);
-    assert_eq!((told("third", "host-"), told("third", "network-")), (host, network));
+    let host = expected(&[("receiver_host", 734), ("out of range", 52)]);
+    let network = expected(&[("congestion", 313), ("inconclusive", 1), ("out of range", 16)]);
+    assert_eq!((verdict_counts("second", "host-"), verdict_counts("second", "network-")), (host, network));
+    let host = expected(&[("receiver_host", 330), ("inconclusive", 1), ("out of range", 2)]);
+    let network = expected(&[("congestion", 169), ("inconclusive", 1), ("out of range", 11)]);
+    assert_eq!((verdict_counts("third", "host-"), verdict_counts("third", "network-")), (host, network));
     // Recorded after the shipped model was frozen.
-    let host = wanted(&[("receiver_host", 387), ("out of range", 24)]);
-    let network = wanted(&[("congestion", 164), ("out of range", 14)]);
-    assert_eq!((told("fourth", "host-"), told("fourth", "network-")), (host, network));
+    let host = expected(&[("receiver_host", 387), ("out of range", 24)]);
+    let network = expected(&[("congestion", 164), ("out of range", 14)]);
+    assert_eq!((verdict_counts("fourth", "host-"), verdict_counts("fourth", "network-")), (host, network));
     // Conditions of `haul-lab run real-rates`, none of them in the training data.
-    let host = wanted(&[("receiver_host", 561), ("inconclusive", 8), ("out of range", 179)]);
-    let network = wanted(&[("congestion", 501), ("inconclusive", 1), ("out of range", 37)]);
-    assert_eq!((told("fifth", "host-"), told("fifth", "network-")), (host, network));
+    let host = expected(&[("receiver_host", 561), ("inconclusive", 8), ("out of range", 179)]);
+    let network = expected(&[("congestion", 501), ("inconclusive", 1), ("out of range", 37)]);
+    assert_eq!((verdict_counts("fifth", "host-"), verdict_counts("fifth", "network-")), (host, network));
     // `haul-lab run real-many`, on a machine that was building.
-    let host = wanted(&[("receiver_host", 2_355), ("inconclusive", 5), ("out of range", 994)]);
-    let network =
-        wanted(&[("congestion", 3_828), ("receiver_host", 14), ("inconclusive", 24), ("out of range", 185)]);
-    assert_eq!((told("sixth", "host-"), told("sixth", "network-")), (host, network));
+    let host = expected(&[("receiver_host", 2_355), ("inconclusive", 5), ("out of range", 994)]);
+    let network = expected(&[
+        ("congestion", 3_828),
+        ("receiver_host", 14),
+        ("inconclusive", 24),
+        ("out of range", 185),
+    ]);
+    assert_eq!((verdict_counts("sixth", "host-"), verdict_counts("sixth", "network-")), (host, network));
     // `haul-lab run real-few`, with little loss: hosts lose whole bursts of a few packets.
-    let host = wanted(&[("receiver_host", 2_959), ("inconclusive", 1), ("out of range", 225)]);
-    let network = wanted(&[("congestion", 582), ("inconclusive", 4), ("out of range", 40)]);
-    assert_eq!((told("seventh", "host-"), told("seventh", "network-")), (host, network));
+    let host = expected(&[("receiver_host", 2_959), ("inconclusive", 1), ("out of range", 225)]);
+    let network = expected(&[("congestion", 582), ("inconclusive", 4), ("out of range", 40)]);
+    assert_eq!((verdict_counts("seventh", "host-"), verdict_counts("seventh", "network-")), (host, network));
     // `haul-lab run real-red`, recorded after the rule for whole bursts was chosen on the sets above.
-    let host = wanted(&[("receiver_host", 1_555), ("out of range", 163)]);
-    let network = wanted(&[("congestion", 2_031), ("out of range", 1_094)]);
-    assert_eq!((told("eighth", "host-"), told("eighth", "network-")), (host, network));
+    let host = expected(&[("receiver_host", 1_555), ("out of range", 163)]);
+    let network = expected(&[("congestion", 2_031), ("out of range", 1_094)]);
+    assert_eq!((verdict_counts("eighth", "host-"), verdict_counts("eighth", "network-")), (host, network));
     // The conditions of `haul-lab run real-red` that had not been run, and some again.
-    let host = wanted(&[("receiver_host", 2_017), ("out of range", 283)]);
-    let network = wanted(&[("congestion", 2_434), ("out of range", 1_407)]);
-    assert_eq!((told("ninth", "host-"), told("ninth", "network-")), (host, network));
+    let host = expected(&[("receiver_host", 2_017), ("out of range", 283)]);
+    let network = expected(&[("congestion", 2_434), ("out of range", 1_407)]);
+    assert_eq!((verdict_counts("ninth", "host-"), verdict_counts("ninth", "network-")), (host, network));
 }
 
 /// The burst density was chosen on the training data. Its definition was corrected once after the held-out
@@ -315,9 +322,9 @@ fn the_shipped_model_follows_from_the_shipped_data() {
             _ => assert_alike(&fitted[key], value, key),
         }
     }
-    let told = object(&output);
+    let report = object(&output);
     for (cause, most_wrong) in [("host", 0.002), ("network", 0.002)] {
-        let held = &told[cause]["held_out"];
+        let held = &report[cause]["held_out"];
         let count = |what: &str| held[what].as_u64().unwrap() as f64;
         let in_range = count("correct") + count("wrong") + count("inconclusive");
         assert!(in_range > 3_500.0 && count("wrong") <= most_wrong * in_range, "{cause}: {held}");

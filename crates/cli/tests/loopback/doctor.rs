@@ -15,8 +15,8 @@ fn doctor_checks_this_machine_and_measures_a_path_both_ways() {
     let output = run(&["doctor", "--time", "300ms", &server.at("")]);
     exits(&output, 0);
     let words = text(&output.stdout);
-    for wanted in ["From here to there:", "From there to here:", "Carried ", "Limited by: "] {
-        assert!(words.contains(wanted), "{wanted}: {words}");
+    for expected in ["From here to there:", "From there to here:", "Carried ", "Limited by: "] {
+        assert!(words.contains(expected), "{expected}: {words}");
     }
     let count = |what| words.matches(what).count();
     let known = 2 - count("Limited by: unknown");
@@ -27,13 +27,13 @@ fn doctor_checks_this_machine_and_measures_a_path_both_ways() {
         object(&output)
     };
     let is_fast = |way: &Value| way["goodput_bps"].as_f64().unwrap() > 1e6;
-    let told = attempts(measure, |told| is_fast(&told["there"]) && is_fast(&told["back"]));
+    let report = attempts(measure, |report| is_fast(&report["there"]) && is_fast(&report["back"]));
     for way in ["there", "back"] {
-        assert!(is_fast(&told[way]), "{told}");
-        assert!(told[way]["advice"].is_string() || told[way]["limited_by"].is_null(), "{told}");
-        assert!(told[way]["lost_by_cause"]["receiver_host"].is_u64(), "{told}");
+        assert!(is_fast(&report[way]), "{report}");
+        assert!(report[way]["advice"].is_string() || report[way]["limited_by"].is_null(), "{report}");
+        assert!(report[way]["lost_by_cause"]["receiver_host"].is_u64(), "{report}");
     }
-    assert!(told["findings"].is_array());
+    assert!(report["findings"].is_array());
 }
 
 #[test]
@@ -59,9 +59,9 @@ fn doctor_measures_with_the_given_settings() {
         object(&output)
     };
     let is_limited = |way: &Value| way["limited_by"] == "rate_ceiling";
-    let told = attempts(measure, |told| is_limited(&told["there"]) && is_limited(&told["back"]));
+    let report = attempts(measure, |report| is_limited(&report["there"]) && is_limited(&report["back"]));
     for way in ["there", "back"] {
-        let way = &told[way];
+        let way = &report[way];
         let chosen = (way["controller"].as_str(), way["cipher"].as_str());
         assert_eq!(chosen, (Some("cubic"), Some("chacha20-poly1305")), "{way}");
         assert!(is_limited(way), "{way}");

@@ -161,7 +161,7 @@ impl Bench {
     /// Runs both programs with the same options and compares the results, and the dry run's output with what
     /// the copy then did.
     fn compare(&self, name: &str, who: Who, options: &[&str], fill: impl Fn(&Path, &Path)) {
-        let (source, ours) = self.places(&format!("{name}-haul"), who, &fill);
+        let (source, destination) = self.places(&format!("{name}-haul"), who, &fill);
         let (from, theirs) = self.places(&format!("{name}-rsync"), who, &fill);
         let rsync = self
             .command(who, Path::new("rsync"))
@@ -175,23 +175,34 @@ impl Bench {
         let cp = |more: &[&str]| {
             let mut command = self.command(who, &self.program);
             let words = ["cp", "-q", "--preserve", "owner,xattrs", "--numeric-ids"];
-            command.args(words).args(options).args(more).arg(source.join(".")).arg(&ours).output().unwrap()
+            command
+                .args(words)
+                .args(options)
+                .args(more)
+                .arg(source.join("."))
+                .arg(&destination)
+                .output()
+                .unwrap()
         };
-        let before = ours.exists().then(|| (tree(&ours), changed(&ours)));
+        let before = destination.exists().then(|| (tree(&destination), changed(&destination)));
         let dry = cp(&["--dry-run"]);
         assert!(dry.status.success(), "{name}: dry run: {}", lossy(&dry.stderr));
-        assert_eq!(ours.exists().then(|| (tree(&ours), changed(&ours))), before, "{name}: the dry run");
+        assert_eq!(
+            destination.exists().then(|| (tree(&destination), changed(&destination))),
+            before,
+            "{name}: the dry run"
+        );
         let done = cp(&[]);
         assert!(done.status.success(), "{name}: {}", lossy(&done.stderr));
-        let (found, expected) = (tree(&ours), tree(&theirs));
-        for (path, wanted) in &expected {
-            assert_eq!(found.get(path), Some(wanted), "{name}: {}", path.display());
+        let (found, expected) = (tree(&destination), tree(&theirs));
+        for (path, expected_node) in &expected {
+            assert_eq!(found.get(path), Some(expected_node), "{name}: {}", path.display());
         }
         assert!(found.keys().eq(expected.keys()), "{name}: {:?}, not {:?}", found.keys(), expected.keys());
-        let was = changed(&ours);
-        let again = cp(&[]);
-        assert!(again.status.success(), "{name}: {}", lossy(&again.stderr));
-        assert_eq!(changed(&ours), was, "{name}: a run with nothing to do");
+        let was = changed(&destination);
+        let repeated = cp(&[]);
+        assert!(repeated.status.success(), "{name}: {}", lossy(&repeated.stderr));
+        assert_eq!(changed(&destination), was, "{name}: a run with nothing to do");
     }
 }
 
@@ -400,18 +411,18 @@ fn links_of_other_users_are_not_followed_to_a_destination_or_a_list() {
     for to in ["theirs", "theirs/", "theirs/new", "theirs/."] {
         let refused = cp(&[], to);
         exits(&refused, 6);
-        let said = lossy(&refused.stderr);
+        let stderr = lossy(&refused.stderr);
         assert!(
-            said.contains("theirs") && said.contains("symbolic link") && said.contains("54321"),
-            "{to}: {said}"
+            stderr.contains("theirs") && stderr.contains("symbolic link") && stderr.contains("54321"),
+            "{to}: {stderr}"
         );
         assert_eq!(fs::read_dir(at("target")).unwrap().count(), 1, "{to}");
     }
     for option in ["--exclude-from", "--files-from"] {
         let refused = cp(&[option, "their-list"], "new");
         exits(&refused, 2);
-        let said = lossy(&refused.stderr);
-        assert!(said.contains("their-list") && said.contains("symbolic link"), "{said}");
+        let stderr = lossy(&refused.stderr);
+        assert!(stderr.contains("their-list") && stderr.contains("symbolic link"), "{stderr}");
         assert!(!at("new").exists());
         exits(&cp(&[option, "our-list"], "by-list"), 0);
         exits(&cp(&[option, "/dev/stdin"], "by-list"), 0);
@@ -433,8 +444,8 @@ fn links_of_other_users_are_not_followed_to_a_destination_or_a_list() {
 fn leftovers_of_unfinished_copies_in_a_source_are_named_and_not_copied() {
     let dir = tempfile::tempdir().unwrap();
     let at = |path: &str| dir.path().join(path);
-    let left = ["s/.haul-deadbeef.journal", "s/d/.haul-0badcafe.journal", "s/d/.haul-0badcafe-1.part"];
-    for path in left.into_iter().chain(["s/f"]) {
+    let leftovers = ["s/.haul-deadbeef.journal", "s/d/.haul-0badcafe.journal", "s/d/.haul-0badcafe-1.part"];
+    for path in leftovers.into_iter().chain(["s/f"]) {
         write(at(path), "not a journal", 0o644);
     }
     write(at("d/extra"), "extra", 0o644);
@@ -443,10 +454,13 @@ fn leftovers_of_unfinished_copies_in_a_source_are_named_and_not_copied() {
     };
     let output = cp(&[]);
     exits(&output, 3);
-    let said = lossy(&output.stderr);
-    assert!(said.contains(".haul-deadbeef.journal") && said.contains("d/.haul-0badcafe.journal"), "{said}");
+    let stderr = lossy(&output.stderr);
+    assert!(
+        stderr.contains(".haul-deadbeef.journal") && stderr.contains("d/.haul-0badcafe.journal"),
+        "{stderr}"
+    );
     assert!(at("d/f").exists() && !at("d/.haul-deadbeef.journal").exists());
-    assert!(!at("d/extra").exists(), "the source is known completely, so the name must be deleted: {said}");
+    assert!(!at("d/extra").exists(), "the source is known completely, so the name must be deleted: {stderr}");
     exits(&cp(&["--exclude", ".haul-*"]), 0);
     // No journal is kept for an entry that can never be copied.
     let output = haul().arg("cp").arg(at("s")).arg(at("new")).output().unwrap();

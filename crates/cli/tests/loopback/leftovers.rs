@@ -84,12 +84,12 @@ fn clean_removes_the_journal_and_its_temporary_files_and_nothing_else() {
     assert!(at.join(NAME).exists() && at.join(PART).exists());
     let done = stdout(&haul_in(&["clean"], here.path()), 0);
     assert!(done.starts_with(&format!("removed ./{NAME} with 2 temporary files")), "{done}");
-    let left: Vec<_> = fs::read_dir(at.join("d")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left, ["mine.part"]);
+    let remaining: Vec<_> = fs::read_dir(at.join("d")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(remaining, ["mine.part"]);
     assert!(!at.join(NAME).exists());
-    let again = haul_in(&["clean"], here.path());
-    assert_eq!(stdout(&again, 0), "");
-    assert_eq!(text(&again.stderr), "Nothing to remove (-r includes subdirectories).\n");
+    let repeated = haul_in(&["clean"], here.path());
+    assert_eq!(stdout(&repeated, 0), "");
+    assert_eq!(text(&repeated.stderr), "Nothing to remove (-r includes subdirectories).\n");
 }
 
 #[test]
@@ -177,16 +177,16 @@ fn a_journal_of_another_version_is_reported_with_a_hint() {
     bytes[8] = 77;
     fs::write(here.path().join(NAME), bytes).unwrap();
     fs::create_dir(here.path().join("from")).unwrap();
-    let left = format!(
+    let remaining = format!(
         "note: `{NAME}` at the destination was left alone: it was written by another version of haul (format 77)"
     );
     fs::write(here.path().join("from/one"), "contents").unwrap();
     for options in [&["-n"][..], &[], &["--ignore-times"]] {
         let done = haul_in(&[&["cp"], options, &["from/one", "."]].concat(), here.path());
         stdout(&done, 0);
-        let said = text(&done.stderr);
-        assert_eq!(said.lines().filter(|line| line.starts_with(&left)).count(), 1, "{said}");
-        assert!(said.contains("`.haul-1234abcd-*.part`") && !said.contains("WARN"), "{said}");
+        let stderr = text(&done.stderr);
+        assert_eq!(stderr.lines().filter(|line| line.starts_with(&remaining)).count(), 1, "{stderr}");
+        assert!(stderr.contains("`.haul-1234abcd-*.part`") && !stderr.contains("WARN"), "{stderr}");
         assert_eq!(
             text(&haul_in(&[&["cp", "-q"], options, &["from/one", "."]].concat(), here.path()).stderr),
             ""

@@ -31,8 +31,8 @@ fn source(dir: &Path, bytes: usize) -> PathBuf {
 /// The events so far; an incomplete last line is ignored.
 fn events(trace: &Path) -> Vec<Value> {
     let text = fs::read_to_string(trace).unwrap_or_default();
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let complete_lines = text.rfind('\n').map_or("", |end| &text[..end]);
+    complete_lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn sum(causes: &Value) -> u64 {

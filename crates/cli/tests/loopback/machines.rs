@@ -92,9 +92,9 @@ fn progress_is_one_line_with_totals() {
     // At least four seconds; the first progress line appears after three.
     let output = run(&["cp", "--rate", "30Mbit", &one.at("a"), &two.at("b"), to.to_str().unwrap()]);
     exits(&output, 0);
-    let said = lossy(&output.stderr);
-    let lines: Vec<&str> = said.lines().filter(|line| line.contains(" now, ")).collect();
-    assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(" of 16.0 MB | ")), "{said}");
+    let stderr = lossy(&output.stderr);
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.contains(" now, ")).collect();
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(" of 16.0 MB | ")), "{stderr}");
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn a_failing_source_is_named_and_the_others_remain() {
     let name = machines.servers[1].url.split(['/', '?']).nth(2).unwrap();
     let output = machines.copy(&[], "out");
     exits(&output, 3);
-    let said = lossy(&output.stderr);
-    assert!(said.contains(name) && said.contains("failed"), "{said}");
+    let stderr = lossy(&output.stderr);
+    assert!(stderr.contains(name) && stderr.contains("failed"), "{stderr}");
     assert!(machines.to().join("out/a").exists());
     let report = object(&machines.copy(&["--json"], "out"));
     assert_eq!((&report["ok"], &report["kept_files"]), (&false.into(), &1.into()), "{report}");
@@ -121,9 +121,9 @@ fn a_dry_run_creates_nothing_and_lists_the_files_of_each_source() {
     let machines = Machines::with_files();
     let output = machines.copy(&["-n"], "out");
     exits(&output, 0);
-    let said = lossy(&output.stdout);
+    let stdout = lossy(&output.stdout);
     for line in ["send out/a (300.0 kB)", "send out/b (300.0 kB)", "would send 600.0 kB in 2 files"] {
-        assert!(said.contains(line), "{said}");
+        assert!(stdout.contains(line), "{stdout}");
     }
     assert!(!lossy(&output.stderr).contains("Moved"), "{}", lossy(&output.stderr));
     let report = object(&machines.copy(&["-n", "--json"], "out"));
@@ -147,9 +147,9 @@ fn failures_name_their_machine() {
     servers.sort_unstable();
     assert_eq!(from, servers, "{report}");
     assert!(failures.iter().all(|failure| failure["path"] == "out/dangling"), "{report}");
-    let said = lossy(&machines.copy(&["--copy-links"], "out").stderr);
+    let stderr = lossy(&machines.copy(&["--copy-links"], "out").stderr);
     for server in servers {
-        assert!(said.contains(&format!("failed: out/dangling from {server}: ")), "{said}");
+        assert!(stderr.contains(&format!("failed: out/dangling from {server}: ")), "{stderr}");
     }
     // With a single machine its name is not repeated.
     let to = machines.to();

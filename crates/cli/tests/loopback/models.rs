@@ -66,8 +66,8 @@ fn bench(dir: &Path, url: &str, options: &[&str]) -> (Value, Vec<String>) {
     exits(&output, 0);
     let trace = fs::read_to_string(trace).unwrap();
     let events = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let told = events.filter_map(|event| event["by_signature"].as_str().map(str::to_owned));
-    (object(&output), told.collect())
+    let causes = events.filter_map(|event| event["by_signature"].as_str().map(str::to_owned));
+    (object(&output), causes.collect())
 }
 
 #[cfg(feature = "faults")]
@@ -78,14 +78,14 @@ fn the_sender_diagnoses_its_losses_with_the_given_model() {
     let server = Server::start(dir.path(), &[]);
     let by_host = |report: &Value| report["lost_by_cause"]["receiver_host"].as_u64().unwrap();
     // A busy host may drop some packets itself, or have no window that is long enough.
-    let is_none = |(report, told): &(Value, Vec<String>)| {
-        !told.is_empty() && !told.contains(&"receiver_host".to_owned()) && by_host(report) == 0
+    let is_none = |(report, causes): &(Value, Vec<String>)| {
+        !causes.is_empty() && !causes.contains(&"receiver_host".to_owned()) && by_host(report) == 0
     };
     let without = attempts(|| bench(dir.path(), &server.url, &[]), is_none);
     assert!(is_none(&without), "{without:?}");
     assert_eq!(named(dir.path()), Value::Null);
-    let is_all = |(report, told): &(Value, Vec<String>)| {
-        !told.is_empty() && told.iter().all(|cause| cause == "receiver_host") && by_host(report) > 0
+    let is_all = |(report, causes): &(Value, Vec<String>)| {
+        !causes.is_empty() && causes.iter().all(|cause| cause == "receiver_host") && by_host(report) > 0
     };
     let with = attempts(|| bench(dir.path(), &server.url, &["--diagnosis-model", &model]), is_all);
     assert!(is_all(&with), "{with:?}");
@@ -95,8 +95,8 @@ fn the_sender_diagnoses_its_losses_with_the_given_model() {
     for (options, is_hosts) in [(&[][..], false), (&["--diagnosis-model", &model], true)] {
         let server = Server::started_by(&lossy, dir.path(), options);
         let is_right = |(report, _): &(Value, Vec<String>)| (by_host(report) > 0) == is_hosts;
-        let told = attempts(|| bench(dir.path(), &server.url, &["--reverse"]), is_right);
-        assert!(is_right(&told), "{told:?}");
+        let result = attempts(|| bench(dir.path(), &server.url, &["--reverse"]), is_right);
+        assert!(is_right(&result), "{result:?}");
     }
 }
 
@@ -121,8 +121,8 @@ fn an_invalid_model_is_refused_before_anything_is_moved() {
         for command in [&["cp", &data, &server.url][..], &["bench", &server.url], &["cp", "-n", &data, "x"]] {
             let output = run(&[command, &options].concat());
             exits(&output, code);
-            let said = text(&output.stderr);
-            assert!(said.contains(words) && said.contains(hint), "{said}");
+            let stderr = text(&output.stderr);
+            assert!(stderr.contains(words) && stderr.contains(hint), "{stderr}");
             assert!(!trace.exists() && fs::read_dir(root.path()).unwrap().next().is_none());
         }
         let root = root.path().to_str().unwrap();
@@ -154,8 +154,8 @@ fn an_unused_model_option_is_refused() {
     ] {
         let output = run(&[command, &typed].concat());
         exits(&output, 2);
-        let said = text(&output.stderr);
-        assert!(said.contains(words) && said.contains(" hint: "), "{said}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains(words) && stderr.contains(" hint: "), "{stderr}");
     }
     assert!(!Path::new(&got).exists());
     // A configuration file applies to all copies, so its model is no error in a copy that only receives.

@@ -31,10 +31,10 @@ fn misdirected(listener: &[&str], client: &[&str]) -> [(Option<i32>, String); 2]
     let place = tempfile::tempdir().unwrap();
     let (mut there, url) = listening(place.path(), listener);
     let here = haul().arg("pipe").args(client).arg(&url).stdin(Stdio::null()).output().unwrap();
-    let (mut said, mut stderr) = (String::new(), there.0.stderr.take().unwrap());
-    stderr.read_to_string(&mut said).unwrap();
+    let mut stderr = String::new();
+    there.0.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     let code = there.0.wait().unwrap().code();
-    [(code, said), (here.status.code(), lossy(&here.stderr))]
+    [(code, stderr), (here.status.code(), lossy(&here.stderr))]
 }
 
 #[test]
@@ -48,10 +48,10 @@ fn reverse_on_one_side_only_ends_both_with_the_reason_and_a_hint() {
             assert_eq!((there, here), (Some(2), Some(6)), "{listener} {client}");
             assert!(listener.contains(each), "{preset}: {listener}");
             assert!(client.contains("other direction"), "{preset}: {client}");
-            for said in [listener, client] {
+            for stderr in [listener, client] {
                 assert!(
-                    said.contains("hint: give --reverse on both sides or on neither"),
-                    "{preset}: {said}"
+                    stderr.contains("hint: give --reverse on both sides or on neither"),
+                    "{preset}: {stderr}"
                 );
             }
         }
@@ -157,9 +157,9 @@ fn bytes_and_messages_use_the_chosen_law() {
         let mut here = connect.spawn().unwrap();
         here.stdin.take().unwrap().write_all(b"one\ntwo\n").unwrap();
         exits(&here.wait_with_output().unwrap(), 0);
-        let mut carried = String::new();
-        there.0.stdout.take().unwrap().read_to_string(&mut carried).unwrap();
-        assert_eq!(carried, "one\ntwo\n", "{preset}");
+        let mut received = String::new();
+        there.0.stdout.take().unwrap().read_to_string(&mut received).unwrap();
+        assert_eq!(received, "one\ntwo\n", "{preset}");
     }
 }
 
@@ -168,8 +168,8 @@ fn a_listener_refuses_options_that_the_client_decides() {
     for options in [["--controller", "reno"], ["--rate", "1Mbit"], ["--set", "chunk=1MB"]] {
         let output = haul().args(["pipe", "--listen", "127.0.0.1:0"]).args(options).output().unwrap();
         exits(&output, 2);
-        let said = lossy(&output.stderr);
-        assert!(said.contains(&format!("give {} beside the URL", options[0])), "{said}");
+        let stderr = lossy(&output.stderr);
+        assert!(stderr.contains(&format!("give {} beside the URL", options[0])), "{stderr}");
     }
 }
 
@@ -192,9 +192,9 @@ fn ctl(place: &Path, process: &Running, changes: &[&str]) -> Output {
     haul().env("XDG_RUNTIME_DIR", place).args(["ctl", "--json", &name]).args(changes).output().unwrap()
 }
 
-fn law(told: &Output) -> Value {
-    exits(told, 0);
-    object(told)["copy"]["rate_control"].clone()
+fn law(output: &Output) -> Value {
+    exits(output, 0);
+    object(output)["copy"]["rate_control"].clone()
 }
 
 /// The sender's law after `haul ctl` on the receiver requested another one, and a rate above the ceiling
@@ -213,16 +213,16 @@ fn law_after_a_request(preset: &str, reverse: &[&str]) -> Value {
         exits(&refused, 2);
         assert!(lossy(&refused.stderr).contains(words), "{}", lossy(&refused.stderr));
     }
-    let told = ctl(place, &receiver, &["controller=reno", "rate=900Mbit"]);
-    assert_eq!(object(&told)["copy"]["side"], "receives");
-    assert_eq!((&law(&told)["controller"], &law(&told)["rate"]), (&"reno".into(), &"900Mbit".into()));
+    let reply = ctl(place, &receiver, &["controller=reno", "rate=900Mbit"]);
+    assert_eq!(object(&reply)["copy"]["side"], "receives");
+    assert_eq!((&law(&reply)["controller"], &law(&reply)["rate"]), (&"reno".into(), &"900Mbit".into()));
     let changed = soon(|| Some(law(&ctl(place, &sender, &[]))).filter(|law| law["controller"] == "reno"));
     let mut stdin = sender.0.stdin.take().unwrap();
     stdin.write_all(b"after the change\n").unwrap();
     drop(stdin);
-    let mut carried = String::new();
-    receiver.0.stdout.take().unwrap().read_to_string(&mut carried).unwrap();
-    assert_eq!(carried, "after the change\n", "{preset} {reverse:?}");
+    let mut received = String::new();
+    receiver.0.stdout.take().unwrap().read_to_string(&mut received).unwrap();
+    assert_eq!(received, "after the change\n", "{preset} {reverse:?}");
     assert!(sender.0.wait().unwrap().success() && receiver.0.wait().unwrap().success());
     assert!(!place.join("haul").exists(), "the directory of control sockets is left");
     changed
@@ -252,7 +252,7 @@ fn a_receiving_pipe_answers_while_its_reader_is_stuck() {
     let mut stdin = here.0.stdin.take().unwrap();
     stdin.write_all(&vec![7; 1 << 20]).unwrap();
     // More than a kernel pipe holds.
-    let moved = |told: &Output| object(told)["copy"]["bytes"].as_u64().filter(|&bytes| bytes > 1 << 16);
+    let moved = |output: &Output| object(output)["copy"]["bytes"].as_u64().filter(|&bytes| bytes > 1 << 16);
     soon(|| moved(&ctl(place, &there, &[])));
     assert_eq!(law(&ctl(place, &there, &["controller=reno"]))["controller"], "reno");
 }
@@ -282,9 +282,9 @@ fn haul_ctl_changes_the_law_of_a_sending_pipe() {
         let mut stdin = here.0.stdin.take().unwrap();
         stdin.write_all(b"after the change\n").unwrap();
         drop(stdin);
-        let mut carried = String::new();
-        there.0.stdout.take().unwrap().read_to_string(&mut carried).unwrap();
-        assert_eq!(carried, "after the change\n", "{preset}");
+        let mut received = String::new();
+        there.0.stdout.take().unwrap().read_to_string(&mut received).unwrap();
+        assert_eq!(received, "after the change\n", "{preset}");
         assert!(here.0.wait().unwrap().success());
         assert!(!place.path().join("haul").exists(), "the directory of control sockets is left");
     }
@@ -306,18 +306,18 @@ fn limit_of_a_pipe(bytes: usize, fed: usize, read: usize, options: &[&str]) -> V
             sleep(EACH);
         }
     });
-    let mut carried = 0;
+    let mut received = 0;
     loop {
         let mut piece = Vec::new();
         stdout.by_ref().take(read as u64).read_to_end(&mut piece).unwrap();
         if piece.is_empty() {
             break;
         }
-        carried += piece.len();
+        received += piece.len();
         sleep(EACH);
     }
     feeding.join().unwrap();
-    assert_eq!(carried, bytes);
+    assert_eq!(received, bytes);
     let output = here.wait_with_output().unwrap();
     exits(&output, 0);
     object(&output)
@@ -337,7 +337,7 @@ fn a_sending_pipe_reports_its_limit() {
         let limit = attempts(|| limit_of_a_pipe(bytes, fed, read, &[]), is_right);
         assert!(is_right(&limit), "{limit}");
     }
-    let asked = || limit_of_a_pipe(1_000_000, 1_000_000, 1 << 20, &["--rate", "4Mbit"]);
-    let asked = attempts(asked, |limit| limit["limited_by"] == "rate_ceiling");
-    assert_eq!(asked["limited_by"], "rate_ceiling", "{asked}");
+    let limit_with_rate = || limit_of_a_pipe(1_000_000, 1_000_000, 1 << 20, &["--rate", "4Mbit"]);
+    let limit = attempts(limit_with_rate, |limit| limit["limited_by"] == "rate_ceiling");
+    assert_eq!(limit["limited_by"], "rate_ceiling", "{limit}");
 }

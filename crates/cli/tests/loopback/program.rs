@@ -64,8 +64,8 @@ fn a_trace_goes_to_stdout_if_it_is_unused() {
     for options in [&["--json", "tree", "other"][..], &["--dry-run", "tree", "other"], &["tree/big", "-"]] {
         let output = traced(options);
         exits(&output, 2);
-        let said = [output.stdout, output.stderr].concat();
-        assert!(lossy(&said).contains("--events - both mean stdout"), "{options:?}: {}", lossy(&said));
+        let stderr = [output.stdout, output.stderr].concat();
+        assert!(lossy(&stderr).contains("--events - both mean stdout"), "{options:?}: {}", lossy(&stderr));
     }
     assert!(!here.path().join("-").exists() && !here.path().join("other").exists());
 }
@@ -301,8 +301,11 @@ fn a_lost_trace_is_a_failure_in_the_result_object() {
     let result = object(&copy(&here.path().join("for a script"), &["--json"]));
     assert!(result["ok"] == false && result["bytes"].as_u64() > Some(0), "{result}");
     assert!(result["error"]["message"].as_str().unwrap().contains("cannot write the events"), "{result}");
-    let said = lossy(&copy(&here.path().join("for people"), &[]).stderr);
-    assert!(said.contains("all verified") && said.contains("cannot write the events to /dev/full"), "{said}");
+    let stderr = lossy(&copy(&here.path().join("for people"), &[]).stderr);
+    assert!(
+        stderr.contains("all verified") && stderr.contains("cannot write the events to /dev/full"),
+        "{stderr}"
+    );
 }
 
 #[test]

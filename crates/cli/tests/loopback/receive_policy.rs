@@ -84,14 +84,14 @@ fn delete_synchronises_two_directories() {
         // First a dry run.
         let dry = run(&["cp", "-n", "--delete", &from, &to]);
         exits(&dry, 0);
-        let said = lossy(&dry.stdout);
+        let stdout = lossy(&dry.stdout);
         for line in ["send a (3 B)", "send sub/b (4 B)", "delete old", "delete sub/gone", "delete sub/gone/x"]
         {
-            assert!(said.lines().any(|said| said == line), "{way:?}: {line} in {said}");
+            assert!(stdout.lines().any(|shown| shown == line), "{way:?}: {line} in {stdout}");
         }
         assert!(
-            said.ends_with("would send 7 B in 2 files, 0 files there already, 3 names deleted\n"),
-            "{said}"
+            stdout.ends_with("would send 7 B in 2 files, 0 files there already, 3 names deleted\n"),
+            "{stdout}"
         );
         assert_eq!(names(&dst), ["old", "sub", "sub/gone", "sub/gone/x"], "{way:?}");
         // Then with too low a limit.
@@ -107,8 +107,12 @@ fn delete_synchronises_two_directories() {
         let words = lossy(&done.stderr);
         assert!(words.contains("delete sub/gone/x\n") && words.contains("3 names deleted"), "{words}");
         assert_eq!(names(&dst), names(&src), "{way:?}");
-        let again = object(&run(&["cp", "--json", "--delete", &from, &to]));
-        assert_eq!((&again["kept_files"], &again["deleted_files"]), (&2.into(), &0.into()), "{again}");
+        let repeated = object(&run(&["cp", "--json", "--delete", &from, &to]));
+        assert_eq!(
+            (&repeated["kept_files"], &repeated["deleted_files"]),
+            (&2.into(), &0.into()),
+            "{repeated}"
+        );
         let _ = fs::remove_dir_all(&src);
         let _ = fs::remove_dir_all(&dst);
     }
@@ -129,8 +133,8 @@ fn delete_keeps_excluded_files() {
         let cp = |options: &[&str]| run(&[&["cp"], options, &chosen, &[&from, &to]].concat());
         let dry = cp(&["-n"]);
         exits(&dry, 0);
-        let said = lossy(&dry.stdout);
-        let deleted: Vec<&str> = said.lines().filter(|line| line.starts_with("delete ")).collect();
+        let stdout = lossy(&dry.stdout);
+        let deleted: Vec<&str> = stdout.lines().filter(|line| line.starts_with("delete ")).collect();
         assert_eq!(deleted, ["delete old", "delete sub/old"], "{way:?}");
         exits(&cp(&["--max-delete", "1"]), 3);
         assert!(dst.join("old").exists());
@@ -147,8 +151,8 @@ fn delete_keeps_excluded_files() {
 fn a_list_of_paths_conflicts_with_delete() {
     let output = run(&["cp", "--delete", "--files-from", "/dev/null", "src/.", "dst"]);
     exits(&output, 2);
-    let said = lossy(&output.stderr);
-    assert!(said.contains("deletes only in directories that are sent whole"), "{said}");
+    let stderr = lossy(&output.stderr);
+    assert!(stderr.contains("deletes only in directories that are sent whole"), "{stderr}");
 }
 
 #[test]
@@ -175,8 +179,8 @@ fn delete_keeps_files_filtered_by_size_or_ignore_file() {
         let done = cp(&["--json", "--max-delete", "2"]);
         exits(&done, 0);
         assert_eq!(object(&done)["deleted_files"], 2, "{way:?}");
-        let left = [".gitignore", "a", "both.log", "large", "sub", "sub/b", "sub/their.log"];
-        assert_eq!(names(&dst), left, "{way:?}");
+        let remaining = [".gitignore", "a", "both.log", "large", "sub", "sub/b", "sub/their.log"];
+        assert_eq!(names(&dst), remaining, "{way:?}");
         assert_eq!(fs::read(dst.join("large")).unwrap().len(), 10);
         assert_eq!(object(&cp(&["--json"]))["deleted_files"], 0, "{way:?}");
         let _ = fs::remove_dir_all(&src);
@@ -212,8 +216,8 @@ fn delete_keeps_other_file_systems_like_rsync() {
         .env("HAUL_CONFIG", "");
     exits(&command.output().unwrap(), 0);
     assert_eq!(names(&here.path().join("ours")), names(&here.path().join("theirs")));
-    let left = ["a", "mounted", "mounted/deep", "mounted/deep/y", "mounted/x"];
-    assert_eq!(names(&here.path().join("ours")), left);
+    let remaining = ["a", "mounted", "mounted/deep", "mounted/deep/y", "mounted/x"];
+    assert_eq!(names(&here.path().join("ours")), remaining);
 }
 
 #[test]
@@ -255,7 +259,7 @@ fn verbose_names_created_and_changed_files() {
     for way in WAYS {
         let (src, from, dst, to) = places.of(way);
         fs::write(src.join("odd\x1b\n"), "x").unwrap();
-        let said = |options: &[&str]| {
+        let stdout_and_names = |options: &[&str]| {
             let output = run(&[&["cp"], options, &[&from, &to]].concat());
             exits(&output, 0);
             (lossy(&output.stdout), lossy(&output.stderr))
@@ -267,18 +271,18 @@ fn verbose_names_created_and_changed_files() {
             lines.sort();
             lines
         };
-        let (out, words) = said(&["-v"]);
+        let (out, words) = stdout_and_names(&["-v"]);
         let odd = r"send odd\x1b\n (1 B)";
         assert_eq!(names(&words), ["send a (3 B)", odd, "send sub/b (4 B)"], "{way:?} {words}");
         assert_eq!(out, "");
-        assert_eq!(names(&said(&["-v"]).1), [""; 0], "{way:?}");
+        assert_eq!(names(&stdout_and_names(&["-v"]).1), [""; 0], "{way:?}");
         fs::write(src.join("a"), "changed").unwrap();
         fs::create_dir(src.join("new")).unwrap();
-        let (_, words) = said(&["-v"]);
+        let (_, words) = stdout_and_names(&["-v"]);
         assert_eq!(names(&words), ["mkdir new", "replace a (7 B)"], "{way:?}");
         // No list without `-v`, with JSON output, or with `-q`.
         for options in [&["-I"][..], &["-I", "-v", "--json"], &["-I", "-v", "-q"]] {
-            let (out, words) = said(options);
+            let (out, words) = stdout_and_names(options);
             assert_eq!(names(&words), [""; 0], "{way:?} {options:?}");
             assert_eq!(out.lines().count(), usize::from(options.contains(&"--json")));
         }

@@ -5,24 +5,24 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::serving::{Talking, idle, until};
+use crate::serving::{LoggedServer, idle, until};
 #[cfg(feature = "faults")]
 use crate::support::lossy;
 use crate::support::{exits, run};
 
 /// A server that reports its restriction; `None` if the kernel has no Landlock.
-fn restricted(starter: &[&str], root: &Path, options: &[&str]) -> Option<Talking> {
-    let mut talking = Talking::started_by(starter, root, options);
-    let said = talking.says_until("restricted by Landlock");
-    let line = said.lines().last().unwrap();
+fn restricted(starter: &[&str], root: &Path, options: &[&str]) -> Option<LoggedServer> {
+    let mut logged_server = LoggedServer::started_by(starter, root, options);
+    let stderr = logged_server.stderr_until("restricted by Landlock");
+    let line = stderr.lines().last().unwrap();
     if line.starts_with("not restricted") {
         eprintln!("SKIPPED a server in {}: {line}", root.display());
         return None;
     }
     let offer = if options.contains(&"--read-only") { "reading" } else { "reading and writing" };
     let within = format!("restricted by Landlock to {offer} in {} (ABI ", root.display());
-    assert!(line.starts_with(&within), "{said}");
-    Some(talking)
+    assert!(line.starts_with(&within), "{stderr}");
+    Some(logged_server)
 }
 
 /// A tree with nested directories, a file of many packets, and a hard link to it in another directory.
@@ -49,19 +49,19 @@ fn a_restricted_server_accepts_uploads_downloads_and_deletions() {
     let (source, url_file) = (here.path().join("tree"), beside.path().join("url"));
     tree(&source);
     let options = ["--url-file", url_file.to_str().unwrap(), "--min-free", "1MB"];
-    let Some(mut talking) = restricted(&[], root.path(), &options) else { return };
-    talking.server.url = fs::read_to_string(&url_file).unwrap().trim().to_owned();
-    let (contents, there) = (format!("{}/.", source.display()), talking.server.at("copy"));
+    let Some(mut logged_server) = restricted(&[], root.path(), &options) else { return };
+    logged_server.server.url = fs::read_to_string(&url_file).unwrap().trim().to_owned();
+    let (contents, there) = (format!("{}/.", source.display()), logged_server.server.at("copy"));
     exits(&run(&["cp", "-a", &contents, &there]), 0);
     is_tree(&root.path().join("copy"));
     let back = here.path().join("back");
-    exits(&run(&["cp", "-a", &talking.server.at("copy/."), back.to_str().unwrap()]), 0);
+    exits(&run(&["cp", "-a", &logged_server.server.at("copy/."), back.to_str().unwrap()]), 0);
     is_tree(&back);
     fs::remove_file(source.join("a/old")).unwrap();
     fs::rename(source.join("a/b/c"), source.join("d/c")).unwrap();
     exits(&run(&["cp", "-a", "--delete", &contents, &there]), 0);
-    let gone = |name: &str| !root.path().join("copy").join(name).exists();
-    assert!(gone("a/old") && gone("a/b/c") && !gone("d/c/file"));
+    let is_deleted = |name: &str| !root.path().join("copy").join(name).exists();
+    assert!(is_deleted("a/old") && is_deleted("a/b/c") && !is_deleted("d/c/file"));
     assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1, "only the URL file");
 }
 
@@ -76,18 +76,18 @@ fn a_restricted_server_keeps_access_to_proc() {
         eprintln!("SKIPPED a_restricted_server_keeps_access_to_proc: needs root");
         return;
     }
-    let Some(talking) = restricted(&starter, root.path(), &[]) else { return };
+    let Some(logged_server) = restricted(&starter, root.path(), &[]) else { return };
     let file = here.path().join("file");
     fs::write(&file, "contents").unwrap();
     // The server reads its umask from /proc to set a new directory's permissions.
     let mode = |name: &str| {
-        exits(&run(&["cp", file.to_str().unwrap(), &talking.server.at(&format!("{name}/"))]), 0);
+        exits(&run(&["cp", file.to_str().unwrap(), &logged_server.server.at(&format!("{name}/"))]), 0);
         fs::metadata(root.path().join(name)).unwrap().mode()
     };
     let before = mode("before");
-    let server = talking.server.child.id().to_string();
-    let again = ["--target", &server, "--mount", "mount", "-o", "remount", "/proc"];
-    assert!(Command::new("nsenter").args(again).status().unwrap().success());
+    let server = logged_server.server.child.id().to_string();
+    let remount = ["--target", &server, "--mount", "mount", "-o", "remount", "/proc"];
+    assert!(Command::new("nsenter").args(remount).status().unwrap().success());
     assert_eq!(mode("after"), before);
 }
 
@@ -95,9 +95,9 @@ fn a_restricted_server_keeps_access_to_proc() {
 fn a_restricted_read_only_server_serves_downloads() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     tree(&root.path().join("tree"));
-    let Some(talking) = restricted(&[], root.path(), &["--read-only"]) else { return };
+    let Some(logged_server) = restricted(&[], root.path(), &["--read-only"]) else { return };
     let back = here.path().join("back");
-    exits(&run(&["cp", "-a", &talking.server.at("tree/."), back.to_str().unwrap()]), 0);
+    exits(&run(&["cp", "-a", &logged_server.server.at("tree/."), back.to_str().unwrap()]), 0);
     is_tree(&back);
 }
 
@@ -106,11 +106,12 @@ fn all_threads_that_handle_clients_are_restricted() {
     let [root, beside] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     // The thread that writes the URL file is not restricted: the file is outside the root.
     let url_file = beside.path().join("url");
-    let Some(talking) = restricted(&[], root.path(), &["--url-file", url_file.to_str().unwrap()]) else {
+    let Some(logged_server) = restricted(&[], root.path(), &["--url-file", url_file.to_str().unwrap()])
+    else {
         return;
     };
     let _session = idle(fs::read_to_string(&url_file).unwrap().trim()).unwrap();
-    let tasks = format!("/proc/{}/task", talking.server.child.id());
+    let tasks = format!("/proc/{}/task", logged_server.server.child.id());
     // A thread without it cannot be restricted (landlock_restrict_self(2)).
     let is_free = |task: &Path| {
         let status = fs::read_to_string(task.join("status")).unwrap_or_default();
@@ -122,9 +123,9 @@ fn all_threads_that_handle_clients_are_restricted() {
         );
         return;
     }
-    let names = |wanted: &dyn Fn(&Path) -> bool| {
+    let names = |is_counted: &dyn Fn(&Path) -> bool| {
         let tasks =
-            fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().path()).filter(|task| wanted(task));
+            fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().path()).filter(|task| is_counted(task));
         tasks.map(|task| fs::read_to_string(task.join("comm")).unwrap_or_default()).collect::<Vec<_>>()
     };
     until("a session", || names(&|_| true).iter().any(|name| name.starts_with("haul-session")));
@@ -143,9 +144,9 @@ fn a_bug_does_not_lead_out_of_the_root() {
     // Both links are absolute; the program itself never follows those.
     symlink(root.path().join("inside"), root.path().join("within")).unwrap();
     symlink(elsewhere.path(), root.path().join("out")).unwrap();
-    let Some(talking) = restricted(&["env", "HAUL_DISK_ESCAPES=1"], root.path(), &[]) else { return };
+    let Some(logged_server) = restricted(&["env", "HAUL_DISK_ESCAPES=1"], root.path(), &[]) else { return };
     let got = here.path().join("got");
-    let get = |path: &str| run(&["cp", &talking.server.at(path), got.to_str().unwrap()]);
+    let get = |path: &str| run(&["cp", &logged_server.server.at(path), got.to_str().unwrap()]);
     exits(&get("within/file"), 0);
     assert_eq!(fs::read(&got).unwrap(), b"offered", "the fault must make the program follow links");
     fs::remove_file(&got).unwrap();
@@ -154,10 +155,10 @@ fn a_bug_does_not_lead_out_of_the_root() {
     assert!(lossy(&refused.stderr).contains("Permission denied"), "{}", lossy(&refused.stderr));
     let new = here.path().join("new");
     fs::write(&new, "new").unwrap();
-    let put = |path: &str| run(&["cp", new.to_str().unwrap(), &talking.server.at(path)]);
-    exits(&put("within/new"), 0);
-    assert!(!put("out/new").status.success());
-    assert!(!put("out/file").status.success());
+    let upload = |path: &str| run(&["cp", new.to_str().unwrap(), &logged_server.server.at(path)]);
+    exits(&upload("within/new"), 0);
+    assert!(!upload("out/new").status.success());
+    assert!(!upload("out/file").status.success());
     assert_eq!(fs::read(elsewhere.path().join("file")).unwrap(), b"secret");
     assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 1);
 }

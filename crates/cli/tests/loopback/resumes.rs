@@ -152,15 +152,15 @@ impl Copy {
     #[track_caller]
     fn complete(&self, what: &str) -> String {
         println!("{what}: at {} within {:?}", self.rate, self.bound());
-        let (code, said) = self.start().ends_within(self.bound(), what);
-        assert_eq!(code, Some(0), "{what}: {said}");
+        let (code, stderr) = self.start().ends_within(self.bound(), what);
+        assert_eq!(code, Some(0), "{what}: {stderr}");
         assert!(
             fs::read(self.from.join("file")).unwrap() == fs::read(self.to.join("file")).unwrap(),
             "{what}: the file differs"
         );
         let names: Vec<_> = fs::read_dir(&self.to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["file"], "{what}");
-        said
+        stderr
     }
 }
 
@@ -180,8 +180,8 @@ fn interrupted_copies_of_unusual_sizes_finish() {
             let what = format!("{size} bytes, upload {upload}");
             copy.interrupt(first, &what);
             copy.interrupt(second, &what);
-            let said = copy.complete(&what);
-            resumed += u32::from(said.contains(" resumed"));
+            let stderr = copy.complete(&what);
+            resumed += u32::from(stderr.contains(" resumed"));
         }
     }
     // On a busy machine some interruptions come before the first byte or after the last.
@@ -223,8 +223,8 @@ fn randomly_interrupted_copies_finish() {
                 break;
             }
         }
-        let said = copy.complete(&what);
-        resumed += u32::from(said.contains(" resumed"));
+        let stderr = copy.complete(&what);
+        resumed += u32::from(stderr.contains(" resumed"));
     }
     println!("{count} copies, {resumed} of which resumed existing data");
 }
@@ -243,8 +243,8 @@ fn a_copy_restarted_right_after_a_kill_resumes() {
             sleep(LOOK);
         }
         kill(client.child(), Signal::KILL);
-        let said = copy.complete("right after a kill");
-        assert!(said.contains(" resumed"), "{said}");
+        let stderr = copy.complete("right after a kill");
+        assert!(stderr.contains(" resumed"), "{stderr}");
     }
 }
 
@@ -252,15 +252,15 @@ fn a_copy_restarted_right_after_a_kill_resumes() {
 fn a_stall_shows_its_reason() {
     let place = tempfile::tempdir().unwrap();
     let copy = Copy::new(place.path(), (2 * GROUP, 1), true);
-    let said = place.path().join("said");
+    let log_file = place.path().join("said");
     let mut command = haul();
     command.args(["cp", "--rate", "2Mbit"]).arg(copy.from.join("file")).arg(copy.server.at(""));
-    let stderr = fs::File::create(&said).unwrap();
+    let stderr = fs::File::create(&log_file).unwrap();
     let mut client = Client(Some(command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap()));
     let until = |what: &str| {
         let begun = Instant::now();
-        while !fs::read_to_string(&said).unwrap().contains(what) {
-            assert!(begun.elapsed() < MARGIN, "no `{what}` in {}", fs::read_to_string(&said).unwrap());
+        while !fs::read_to_string(&log_file).unwrap().contains(what) {
+            assert!(begun.elapsed() < MARGIN, "no `{what}` in {}", fs::read_to_string(&log_file).unwrap());
             sleep(LOOK);
         }
     };
@@ -270,5 +270,5 @@ fn a_stall_shows_its_reason() {
     kill(&copy.server.child, Signal::CONT);
     assert!(!client.has_ended());
     let (code, _) = client.ends_within(MARGIN, "a copy that was stopped for a while");
-    assert_eq!(code, Some(0), "{}", fs::read_to_string(&said).unwrap());
+    assert_eq!(code, Some(0), "{}", fs::read_to_string(&log_file).unwrap());
 }

@@ -69,7 +69,7 @@ impl World {
     }
 
     /// Runs a command with these bytes on its stdin.
-    fn told(&self, arguments: &[&str], stdin: &[u8]) -> Output {
+    fn run_with_stdin(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let mut command = self.haul(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -88,7 +88,7 @@ fn a_url_comes_from_a_file_stdin_or_the_environment() {
     let line = format!("{}\n", world.server.url);
     fs::create_dir(world.root.path().join("by")).unwrap();
     exits(&world.output(&["cp", "source", "@url:by/file"]), 0);
-    exits(&world.told(&["cp", "source", "@-:by/stdin"], line.as_bytes()), 0);
+    exits(&world.run_with_stdin(&["cp", "source", "@-:by/stdin"], line.as_bytes()), 0);
     exits(&world.output(&["cp", "source", "@env:by/env"]), 0);
     for name in ["by/file", "by/stdin", "by/env"] {
         assert_eq!(world.received(name), "contents");
@@ -97,12 +97,12 @@ fn a_url_comes_from_a_file_stdin_or_the_environment() {
     assert!(world.place.path().join("env").exists());
     // After the first line stdin is data.
     let both = [line.as_bytes(), b"data\nand more"].concat();
-    exits(&world.told(&["cp", "-", "@-:by/both"], &both), 0);
+    exits(&world.run_with_stdin(&["cp", "-", "@-:by/both"], &both), 0);
     assert_eq!(world.received("by/both"), "data\nand more");
     for url in [&["@url"][..], &["@env"], &[]] {
         exits(&world.output(&[&["bench", "--bytes", "1MB"], url].concat()), 0);
     }
-    exits(&world.told(&["bench", "--bytes", "1MB", "@-"], line.as_bytes()), 0);
+    exits(&world.run_with_stdin(&["bench", "--bytes", "1MB", "@-"], line.as_bytes()), 0);
     for url in [&["bench", "@env"][..], &["bench"]] {
         let empty = world.haul(url).env("HAUL_URL", "").output().unwrap();
         exits(&empty, 2);
@@ -123,11 +123,11 @@ fn a_pipe_takes_its_url_from_a_file() {
     let mut here = Running(pipe.spawn().unwrap());
     here.0.stdin.take().unwrap().write_all(format!("{text}\ndata").as_bytes()).unwrap();
     assert!(here.0.wait().unwrap().success());
-    let (mut data, mut said) = (String::new(), String::new());
+    let (mut data, mut stderr) = (String::new(), String::new());
     there.0.stdout.take().unwrap().read_to_string(&mut data).unwrap();
-    there.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    there.0.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     assert_eq!(data, "data");
-    assert!(!said.contains(key(&text)), "{said}");
+    assert!(!stderr.contains(key(&text)), "{stderr}");
 }
 
 #[test]
@@ -189,8 +189,8 @@ fn human_readable_output_contains_no_key() {
         world.output(&["cp", "--json", "source", &url[..url.len() - 3]]),
     ];
     for output in &outputs {
-        let said = lossy(&[output.stdout.as_slice(), &output.stderr].concat());
-        assert!(!said.contains(&key[..key.len() - 3]), "{said}");
+        let output = lossy(&[output.stdout.as_slice(), &output.stderr].concat());
+        assert!(!output.contains(&key[..key.len() - 3]), "{output}");
     }
     exits(&outputs[0], 2);
     assert!(lossy(&outputs[0].stderr).contains("one-more"));
@@ -213,10 +213,10 @@ fn the_resume_command_is_shown_without_its_key() {
         }
         kill_process(Pid::from_child(&copy.0), Signal::INT).unwrap();
         assert_eq!(copy.0.wait().unwrap().code(), Some(130));
-        let mut said = String::new();
-        copy.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(said.contains("Run it again with: ") && said.contains(shown), "{said}");
-        assert!(!said.contains(key(&world.server.url)), "{said}");
+        let mut stderr = String::new();
+        copy.0.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert!(stderr.contains("Run it again with: ") && stderr.contains(shown), "{stderr}");
+        assert!(!stderr.contains(key(&world.server.url)), "{stderr}");
         let events = fs::read_to_string(world.place.path().join("events")).unwrap();
         assert!(!events.contains(key(&world.server.url)), "{events}");
         fs::remove_file(world.place.path().join("events")).unwrap();

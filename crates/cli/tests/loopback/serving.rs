@@ -15,12 +15,12 @@ use crate::support::{Server, exits, lossy, object, run, starting};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server, and its stderr.
-pub(crate) struct Talking {
+pub(crate) struct LoggedServer {
     pub(crate) server: Server,
     stderr: BufReader<ChildStderr>,
 }
 
-impl Talking {
+impl LoggedServer {
     fn start(root: &Path, options: &[&str]) -> Self {
         Self::started_by(&[], root, options)
     }
@@ -38,20 +38,20 @@ impl Talking {
     }
 
     /// Its output up to a line that contains `end`.
-    pub(crate) fn says_until(&mut self, end: &str) -> String {
-        let mut said = String::new();
-        while !said.lines().last().is_some_and(|line| line.contains(end)) {
-            assert!(self.stderr.read_line(&mut said).unwrap() > 0, "{said}");
+    pub(crate) fn stderr_until(&mut self, end: &str) -> String {
+        let mut stderr = String::new();
+        while !stderr.lines().last().is_some_and(|line| line.contains(end)) {
+            assert!(self.stderr.read_line(&mut stderr).unwrap() > 0, "{stderr}");
         }
-        said
+        stderr
     }
 
     /// The rest of its output until it is stopped.
-    fn said(mut self) -> String {
+    fn remaining_stderr(mut self) -> String {
         self.server.child.kill().unwrap();
-        let mut said = Vec::new();
-        self.stderr.read_to_end(&mut said).unwrap();
-        lossy(&said)
+        let mut stderr = Vec::new();
+        self.stderr.read_to_end(&mut stderr).unwrap();
+        lossy(&stderr)
     }
 }
 
@@ -76,28 +76,28 @@ fn a_dry_run_is_not_logged_as_a_transfer() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = here.path().join("file");
     fs::write(&file, vec![1; 100_000]).unwrap();
-    let mut talking = Talking::start(root.path(), &[]);
-    exits(&run(&["cp", "-n", file.to_str().unwrap(), &talking.server.at("copy")]), 0);
-    talking.says_until("put: begins");
-    let said = talking.says_until("put: ");
-    assert!(said.contains("put: dry run, nothing was moved"), "{said}");
-    assert!(!said.contains("Moved"), "{said}");
+    let mut logged_server = LoggedServer::start(root.path(), &[]);
+    exits(&run(&["cp", "-n", file.to_str().unwrap(), &logged_server.server.at("copy")]), 0);
+    logged_server.stderr_until("put: begins");
+    let stderr = logged_server.stderr_until("put: ");
+    assert!(stderr.contains("put: dry run, nothing was moved"), "{stderr}");
+    assert!(!stderr.contains("Moved"), "{stderr}");
 }
 
 #[test]
 fn wrong_secrets_are_logged_with_time_and_address_but_limited() {
     let root = tempfile::tempdir().unwrap();
-    let talking = Talking::start(root.path(), &[]);
-    let right: HaulUrl = talking.server.url.parse().unwrap();
+    let logged_server = LoggedServer::start(root.path(), &[]);
+    let right: HaulUrl = logged_server.server.url.parse().unwrap();
     let wrong = HaulUrl { secret: [9; 32].into(), ..right };
     for _ in 0..15 {
         let refused =
             connect(&wrong, ConnectOptions::new(Request::Check, haul_wire::control::Settings::default()));
         assert_eq!(refused.unwrap_err().fault().code, FaultCode::NotAuthorised);
     }
-    let said = talking.said();
-    let lines: Vec<&str> = said.lines().filter(|line| line.contains("client refused")).collect();
-    assert_eq!(lines.len(), 10, "{said}");
+    let stderr = logged_server.remaining_stderr();
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.contains("client refused")).collect();
+    assert_eq!(lines.len(), 10, "{stderr}");
     for line in lines {
         // RFC 3339 format.
         assert!(line.starts_with("20") && line[..20].contains('T'), "{line}");

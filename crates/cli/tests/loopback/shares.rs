@@ -148,8 +148,9 @@ impl Ten {
         let of = |trace: &PathBuf| {
             let text = fs::read_to_string(trace).unwrap_or_default();
             // The last line may be incomplete.
-            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-            let mut lines = whole.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let complete_lines = text.rfind('\n').map_or("", |end| &text[..end]);
+            let mut lines =
+                complete_lines.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
             let latest = lines.find(|line| line.get("data").is_some()).unwrap_or_default();
             let number = |value: &Value| value.as_f64().unwrap_or_default();
             let data = &latest["data"];

@@ -52,8 +52,8 @@ impl Copy {
     fn events(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.trace).unwrap_or_default();
         // The last line may be incomplete.
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        let complete_lines = text.rfind('\n').map_or("", |end| &text[..end]);
+        complete_lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     fn until_event(&self, name: &str) {
@@ -71,7 +71,7 @@ impl Copy {
         serde_json::from_str(&line).unwrap()
     }
 
-    fn tell(&self, signal: Signal) {
+    fn send_signal(&self, signal: Signal) {
         kill(&self.client, signal);
     }
 
@@ -109,7 +109,7 @@ fn simultaneous_signals_count_as_one() {
         let copy = Copy::start();
         // timeout(1) signals the process and then its group.
         for signal in pair {
-            copy.tell(signal);
+            copy.send_signal(signal);
         }
         let (output, events) = copy.output();
         exits(&output, 130);
@@ -121,7 +121,7 @@ fn simultaneous_signals_count_as_one() {
 #[test]
 fn a_closed_terminal_stops_a_copy_as_sigterm_does() {
     let copy = Copy::start();
-    copy.tell(Signal::HUP);
+    copy.send_signal(Signal::HUP);
     let (output, events) = copy.output();
     exits(&output, 130);
     let sender = format!("interrupted by SIGHUP from process {} (", std::process::id());
@@ -133,14 +133,14 @@ fn a_closed_terminal_stops_a_copy_as_sigterm_does() {
 #[test]
 fn nohup_copies_survive_their_terminal() {
     let copy = Copy::started_by(&["sh", "-c", "trap '' HUP; exec \"$0\" \"$@\""]);
-    copy.tell(Signal::HUP);
+    copy.send_signal(Signal::HUP);
     let seen = copy.events().len();
     let begun = Instant::now();
     while copy.events().len() < seen + 10 {
         assert!(begun.elapsed() < TIMEOUT, "no progress: {:?}", copy.events());
         sleep(Duration::from_millis(5));
     }
-    copy.tell(Signal::TERM);
+    copy.send_signal(Signal::TERM);
     exits(&copy.output().0, 130);
 }
 
@@ -148,7 +148,7 @@ fn nohup_copies_survive_their_terminal() {
 fn a_servers_exit_code_shows_whether_it_cut_a_session_off() {
     for signal in [Signal::TERM, Signal::HUP] {
         let mut copy = Copy::start();
-        copy.tell(Signal::INT);
+        copy.send_signal(Signal::INT);
         assert_eq!(ended(&mut copy.client).code(), Some(130));
         let error = copy.session()["result"]["error"].clone();
         assert_eq!((&error["code"], &error["on"]), (&"peer_stopped".into(), &"127.0.0.1".into()), "{error}");
@@ -159,15 +159,15 @@ fn a_servers_exit_code_shows_whether_it_cut_a_session_off() {
         kill(&copy.server.child, signal);
         assert_eq!(ended(&mut copy.server.child).code(), Some(130), "it interrupted a session");
         let session = copy.session();
-        let said = session["result"]["error"]["message"].as_str().unwrap();
+        let message = session["result"]["error"]["message"].as_str().unwrap();
         let sender = format!("from process {} (", std::process::id());
-        assert!(said.starts_with("interrupted by SIG") && said.contains(&sender), "{session}");
+        assert!(message.starts_with("interrupted by SIG") && message.contains(&sender), "{session}");
         // Only the server was stopped.
         let (output, _) = copy.output();
         exits(&output, 5);
-        let said = lossy(&output.stderr);
-        assert!(said.contains("error: on 127.0.0.1: the server was stopped by SIG"), "{said}");
-        assert!(said.contains("to resume") && !said.contains(&sender), "{said}");
+        let stderr = lossy(&output.stderr);
+        assert!(stderr.contains("error: on 127.0.0.1: the server was stopped by SIG"), "{stderr}");
+        assert!(stderr.contains("to resume") && !stderr.contains(&sender), "{stderr}");
     }
 }
 
@@ -196,8 +196,8 @@ fn a_file_above_the_process_limit_fails_and_others_continue() {
     let mut command = starting(&["sh", "-c", "ulimit -f 100; exec \"$@\"", "sh"]);
     let output = command.arg("cp").args([&source, &copy]).output().unwrap();
     exits(&output, 3);
-    let said = lossy(&output.stderr);
-    assert!(said.contains("large`: File too large") && said.contains("a limit permits"), "{said}");
+    let stderr = lossy(&output.stderr);
+    assert!(stderr.contains("large`: File too large") && stderr.contains("a limit permits"), "{stderr}");
     assert_eq!(fs::read(copy.join("small")).unwrap(), b"contents");
     assert!(!copy.join("large").exists());
 }

@@ -24,16 +24,16 @@ const FORGED: &str = "\nMoved 9.9 GB";
 
 /// Asserts that the output contains no control characters and no forged line.
 #[track_caller]
-fn is_harmless(said: &[u8]) {
-    let said = lossy(said);
-    assert!(!said.contains(FORGED), "{said}");
-    assert!(!said.replace('\n', "").contains(is_unprintable), "{said:?}");
+fn assert_harmless(output: &[u8]) {
+    let output = lossy(output);
+    assert!(!output.contains(FORGED), "{output}");
+    assert!(!output.replace('\n', "").contains(is_unprintable), "{output:?}");
 }
 
 #[track_caller]
 fn all_harmless(output: &Output) {
-    is_harmless(&output.stdout);
-    is_harmless(&output.stderr);
+    assert_harmless(&output.stdout);
+    assert_harmless(&output.stderr);
 }
 
 /// A directory `set` with two files of that name: one ordinary, one that cannot be sent.
@@ -82,7 +82,7 @@ fn file_names_are_shown_without_control_characters() {
     let mut log = Vec::new();
     server.stderr.unwrap().read_to_end(&mut log).unwrap();
     assert!(lossy(&log).contains(r"\nMoved 9.9 GB"), "{}", lossy(&log));
-    is_harmless(&log);
+    assert_harmless(&log);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn names_in_json_are_exact() {
     fs::rename(set.join("socket"), set.join(odd).join(odd)).unwrap();
     let words = ["cp", "-n", "--json", set.to_str().unwrap(), "/nowhere-to-be"];
     let dry = run(&words[..]);
-    is_harmless(&dry.stdout);
+    assert_harmless(&dry.stdout);
     let lists = object(&dry)["items"].clone();
     let path_of = |item: &Value| match item.get("path_b64") {
         Some(base64) => BASE64.decode(base64.as_str().unwrap().as_bytes()).unwrap(),
@@ -108,7 +108,7 @@ fn names_in_json_are_exact() {
     let to = place.path().join("to");
     let output = run(&["cp", "--json", set.to_str().unwrap(), to.to_str().unwrap()]);
     exits(&output, 3);
-    is_harmless(&output.stdout);
+    assert_harmless(&output.stdout);
     let failures = object(&output)["failures"].clone();
     assert!(has(&failures, &[odd.as_bytes(), b"/", odd.as_bytes()].concat()), "{failures}");
     assert!(failures[0]["path_b64"].is_string(), "{failures}");
@@ -175,11 +175,11 @@ fn failures_name_the_machine_they_happened_on() {
     let server = Server::start(root.path(), &[]);
     let output = run(&["cp", source.to_str().unwrap(), &server.url]);
     exits(&output, 3);
-    let said = lossy(&output.stderr);
+    let stderr = lossy(&output.stderr);
     let line =
-        |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{said}"));
-    assert!(line("failed: source/file").starts_with("failed: source/file: on 127.0.0.1: "), "{said}");
-    assert!(line("failed: source/socket").starts_with("failed: source/socket: here: "), "{said}");
+        |name: &str| stderr.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{stderr}"));
+    assert!(line("failed: source/file").starts_with("failed: source/file: on 127.0.0.1: "), "{stderr}");
+    assert!(line("failed: source/socket").starts_with("failed: source/socket: here: "), "{stderr}");
     let output = run(&["cp", "--json", &server.at("missing"), place.path().to_str().unwrap()]);
     assert_eq!(object(&output)["error"]["on"], "127.0.0.1");
     // The opposite direction: the destination on this machine is missing.
@@ -187,9 +187,11 @@ fn failures_name_the_machine_they_happened_on() {
     assert_eq!(object(&output)["error"]["on"], "here", "{}", object(&output));
     // Within one machine the report names no host.
     let output = run(&["cp", source.to_str().unwrap(), place.path().join("copy").to_str().unwrap()]);
-    let said = lossy(&output.stderr);
+    let stderr = lossy(&output.stderr);
     assert!(
-        said.contains("failed: source/socket: `") && !said.contains("here: ") && !said.contains(": on "),
-        "{said}"
+        stderr.contains("failed: source/socket: `")
+            && !stderr.contains("here: ")
+            && !stderr.contains(": on "),
+        "{stderr}"
     );
 }

@@ -33,10 +33,10 @@ pub(crate) struct Journal {
     id: u32,
     directory: OwnedFd,
     file: OwnedFd,
-    book: Mutex<Book>,
+    inner: Mutex<Inner>,
 }
 
-struct Book {
+struct Inner {
     log: Log,
     /// Written ranges of each file that are not yet journalled, and their total in bytes.
     pending: HashMap<u32, RangeSet>,
@@ -61,7 +61,7 @@ impl Journal {
     }
 
     pub(crate) fn new(id: u32, directory: OwnedFd, file: OwnedFd) -> Self {
-        let book = Book {
+        let inner = Inner {
             log: Log::new(id),
             pending: HashMap::new(),
             pending_bytes: 0,
@@ -69,7 +69,7 @@ impl Journal {
             broken: None,
             flushed: Instant::now(),
         };
-        Self { id, directory, file, book: Mutex::new(book) }
+        Self { id, directory, file, inner: Mutex::new(inner) }
     }
 
     /// Returns the ID shared by the journal and its temporary files.
@@ -83,67 +83,67 @@ impl Journal {
     }
 
     /// Must be called before the first temporary file is created in the directory.
-    pub(crate) fn note_directory(&self, path: &[u8]) {
-        let mut book = self.book.lock();
-        if !book.log.state.directories.contains(path) && (path.is_empty() || is_local(path)) {
-            book.append(&self.file, vec![Record::Directory(path.to_vec())]);
+    pub(crate) fn record_directory(&self, path: &[u8]) {
+        let mut inner = self.inner.lock();
+        if !inner.log.state.directories.contains(path) && (path.is_empty() || is_local(path)) {
+            inner.append(&self.file, vec![Record::Directory(path.to_vec())]);
         }
     }
 
     /// Records a new directory `name` for the one source. Later jobs use it until the set is complete.
-    pub(crate) fn note_made(&self, name: &[u8], source: &[u8]) {
+    pub(crate) fn record_created(&self, name: &[u8], source: &[u8]) {
         if is_local(name) && is_local(source) {
             let made = Made { name: name.to_vec(), source: source.to_vec() };
-            self.book.lock().append(&self.file, vec![Record::Made(made)]);
+            self.inner.lock().append(&self.file, vec![Record::Made(made)]);
         }
     }
 
     /// Records that a temporary file could not be removed, so that the journal is kept for a later job.
     pub(crate) fn cleanup_failed(&self) {
-        self.book.lock().cleanup_failed = true;
+        self.inner.lock().cleanup_failed = true;
     }
 
     /// Records a file before the first byte is written to its temporary file. Discards an earlier file of
     /// this number.
     pub(crate) fn begin(&self, number: u32, identity: &FileIdentity) {
-        let mut book = self.book.lock();
-        book.pending.remove(&number);
-        let begun = || Record::File { number, identity: identity.clone() };
-        if !is_local(&identity.path) || !book.append(&self.file, vec![begun()]) {
-            self.forget(&mut book, number);
+        let mut inner = self.inner.lock();
+        inner.pending.remove(&number);
+        let file_record = || Record::File { number, identity: identity.clone() };
+        if !is_local(&identity.path) || !inner.append(&self.file, vec![file_record()]) {
+            self.forget(&mut inner, number);
         }
     }
 
     /// Records written bytes of the file's stream, at the next flush.
-    pub(crate) fn wrote(&self, number: u32, range: Range<u64>) {
-        let mut book = self.book.lock();
-        if book.broken.is_some() {
+    pub(crate) fn record_written(&self, number: u32, range: Range<u64>) {
+        let mut inner = self.inner.lock();
+        if inner.broken.is_some() {
             return;
         }
-        let Some(noted) = book.log.state.files.get(&number) else { return };
-        let range = range.start..range.end.min(noted.identity.size);
-        book.pending_bytes += range.end.saturating_sub(range.start);
-        book.pending.entry(number).or_default().insert(range);
-        if book.pending_bytes >= MAX_UNRECORDED_BYTES {
-            book.flush(&self.file);
+        let Some(record) = inner.log.state.files.get(&number) else { return };
+        let range = range.start..range.end.min(record.identity.size);
+        inner.pending_bytes += range.end.saturating_sub(range.start);
+        inner.pending.entry(number).or_default().insert(range);
+        if inner.pending_bytes >= MAX_UNRECORDED_BYTES {
+            inner.flush(&self.file);
         }
     }
 
     /// Records that the temporary file was renamed or removed.
-    pub(crate) fn gone(&self, number: u32) {
-        let mut book = self.book.lock();
-        self.forget(&mut book, number);
+    pub(crate) fn file_removed(&self, number: u32) {
+        let mut inner = self.inner.lock();
+        self.forget(&mut inner, number);
     }
 
-    fn forget(&self, book: &mut Book, number: u32) {
-        book.pending.remove(&number);
+    fn forget(&self, inner: &mut Inner, number: u32) {
+        inner.pending.remove(&number);
         // Even if broken: the number may be reused, and must not claim the bytes of another file.
-        if book.log.state.files.contains_key(&number)
-            && let Err(errno) = book.log.append(&self.file, vec![Record::Gone { number }])
+        if inner.log.state.files.contains_key(&number)
+            && let Err(errno) = inner.log.append(&self.file, vec![Record::Removed { number }])
         {
-            book.broken.get_or_insert(errno);
-            book.pending.clear();
-            if book.log.clear(&self.file).is_err() {
+            inner.broken.get_or_insert(errno);
+            inner.pending.clear();
+            if inner.log.clear(&self.file).is_err() {
                 // Last resort: if this fails too, verification still detects wrong data.
                 let _ = self.unlink();
             }
@@ -151,24 +151,24 @@ impl Journal {
     }
 
     pub(crate) fn is_claimed(&self, number: u32) -> bool {
-        let book = self.book.lock();
-        let noted = book.log.state.files.get(&number).map(|noted| &noted.written);
-        [noted, book.pending.get(&number)].into_iter().flatten().any(|written| !written.is_empty())
+        let inner = self.inner.lock();
+        let record = inner.log.state.files.get(&number).map(|record| &record.written);
+        [record, inner.pending.get(&number)].into_iter().flatten().any(|written| !written.is_empty())
     }
 
     pub(crate) fn broken(&self) -> Option<Errno> {
-        self.book.lock().broken
+        self.inner.lock().broken
     }
 
     pub(crate) fn flush(&self) {
-        self.book.lock().flush(&self.file);
+        self.inner.lock().flush(&self.file);
     }
 
     /// Writes pending records if the last flush was at least [`MAX_UNRECORDED_TIME`] ago. Must be called often.
     pub(crate) fn flush_in_time(&self) {
-        let mut book = self.book.lock();
-        if book.flushed.elapsed() >= MAX_UNRECORDED_TIME {
-            book.flush(&self.file);
+        let mut inner = self.inner.lock();
+        if inner.flushed.elapsed() >= MAX_UNRECORDED_TIME {
+            inner.flush(&self.file);
         }
     }
 
@@ -179,23 +179,23 @@ impl Journal {
         // A directory without read permission cannot be synced.
         let _ = fsync(&self.directory);
         if let Err(errno) = done {
-            self.book.lock().broken.get_or_insert(errno);
+            self.inner.lock().broken.get_or_insert(errno);
         }
     }
 
     /// Removes the journal if a later job has no use for it; otherwise keeps and syncs it. A directory made for
     /// the source is of use until the set `is_complete`.
     pub(crate) fn finish(&self, is_complete: bool) {
-        let mut book = self.book.lock();
-        book.flush(&self.file);
-        let made = book.log.state.made.as_ref().filter(|_| !is_complete);
-        if made.is_some() || book.cleanup_failed || !book.log.state.files.is_empty() {
-            drop(book);
+        let mut inner = self.inner.lock();
+        inner.flush(&self.file);
+        let made = inner.log.state.made.as_ref().filter(|_| !is_complete);
+        if made.is_some() || inner.cleanup_failed || !inner.log.state.files.is_empty() {
+            drop(inner);
             return self.sync();
         }
         if !matches!(self.unlink(), Ok(()) | Err(Errno::NOENT)) {
             // The next job removes an empty journal. Nothing can be done if this fails too.
-            let _ = book.log.clear(&self.file);
+            let _ = inner.log.clear(&self.file);
         }
     }
 
@@ -210,7 +210,7 @@ impl Journal {
     }
 }
 
-impl Book {
+impl Inner {
     /// Appends records, unless the journal is broken; an error breaks it.
     fn append(&mut self, file: &OwnedFd, records: Vec<Record>) -> bool {
         if self.broken.is_none()
@@ -225,8 +225,8 @@ impl Book {
     fn flush(&mut self, file: &OwnedFd) {
         (self.flushed, self.pending_bytes) = (Instant::now(), 0);
         let pending = std::mem::take(&mut self.pending);
-        let wrote = |number| move |Range { start, end }| Record::Wrote { number, start, len: end - start };
-        let records = pending.iter().flat_map(|(&number, written)| written.iter().map(wrote(number)));
+        let record = |number| move |Range { start, end }| Record::Wrote { number, start, len: end - start };
+        let records = pending.iter().flat_map(|(&number, written)| written.iter().map(record(number)));
         self.append(file, records.collect());
     }
 }
@@ -239,7 +239,7 @@ fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<Option<OwnedFd>, 
         opened => opened?,
     };
     // Another job searching for journals may have removed this one while it was still empty.
-    let begin = || {
+    let initialise = || {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Ok(false),
             locked => locked?,
@@ -249,12 +249,12 @@ fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<Option<OwnedFd>, 
         }
         write_all(&file, &header(id)).map(|()| true)
     };
-    let begun = begin();
-    if begun == Ok(true) {
+    let begin_result = initialise();
+    if begin_result == Ok(true) {
         // Without preallocated space it works while the disk has some.
         let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, RESERVE);
     } else {
         let _ = unlinkat(directory, &name, AtFlags::empty());
     }
-    Ok(begun?.then_some(file))
+    Ok(begin_result?.then_some(file))
 }

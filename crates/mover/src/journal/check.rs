@@ -11,10 +11,10 @@ const ID: u32 = 0x6861_756c;
 /// If the valid part reads differently alone, an incomplete record is accepted, or a file claims bytes beyond
 /// its end or lies outside of the directory.
 pub fn journal(bytes: &[u8]) -> bool {
-    let Some((&how, rest)) = bytes.split_first() else { return false };
-    let journal = if how.is_multiple_of(2) { rest.to_vec() } else { seal(ID, rest) };
+    let Some((&mode, rest)) = bytes.split_first() else { return false };
+    let journal = if mode.is_multiple_of(2) { rest.to_vec() } else { seal(ID, rest) };
     let Ok(read) = Log::read(ID, &journal[..]) else { return false };
-    holds(&journal, &read);
+    check_prefixes(&journal, &read);
     read.end > HEADER_LEN
 }
 
@@ -29,18 +29,18 @@ pub fn seal(id: u32, mut payloads: &[u8]) -> Vec<u8> {
     journal
 }
 
-fn holds(journal: &[u8], read: &Log) {
-    let good = usize::try_from(read.end).expect("it lies in memory");
-    assert!(good <= journal.len(), "more was read than there is");
-    let again = Log::read(ID, &journal[..good]).expect("its header was good");
-    assert_eq!(&again, read, "the good part reads differently alone");
-    if let Some(shorter) = good.checked_sub(1) {
-        let cut = Log::read(ID, &journal[..shorter]).expect("a beginning of the header is good too");
-        assert!(cut.end < read.end, "a record was read that is not whole");
+fn check_prefixes(journal: &[u8], read: &Log) {
+    let valid_len = usize::try_from(read.end).expect("it lies in memory");
+    assert!(valid_len <= journal.len(), "more was read than there is");
+    let reread = Log::read(ID, &journal[..valid_len]).expect("its header was good");
+    assert_eq!(&reread, read, "the good part reads differently alone");
+    if let Some(shorter) = valid_len.checked_sub(1) {
+        let truncated = Log::read(ID, &journal[..shorter]).expect("a beginning of the header is good too");
+        assert!(truncated.end < read.end, "a record was read that is not whole");
     }
     assert!(read.state.directories.iter().all(|path| path.is_empty() || is_local(path)));
-    for noted in read.state.files.values() {
-        assert!(is_local(&noted.identity.path), "a path leads out");
-        assert!(noted.written.iter().all(|range| range.end <= noted.identity.size), "claims too much");
+    for record in read.state.files.values() {
+        assert!(is_local(&record.identity.path), "a path leads out");
+        assert!(record.written.iter().all(|range| range.end <= record.identity.size), "claims too much");
     }
 }

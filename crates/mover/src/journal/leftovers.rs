@@ -17,7 +17,7 @@ use crate::root::{Links, join, open_beneath, split};
 use crate::storage::{Mtime, flock, fstat, kind_of, lstatat, names, open_in, unlink_temporary};
 
 /// Maximum number of journals read per directory, the newest ones.
-const MOST: usize = 64;
+const MAX_JOURNALS: usize = 64;
 
 /// Interval of attempts to take a lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
@@ -35,13 +35,13 @@ pub(crate) struct Leftovers {
     by_path: HashMap<Vec<u8>, Vec<(usize, u32)>>,
     skipped: Vec<(u32, SkipReason)>,
     running: Vec<Leftover>,
-    began: Instant,
-    hold: Hold,
+    started: Instant,
+    lock_mode: LockMode,
 }
 
 /// What happens to the lock of a journal after reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hold {
+pub(crate) enum LockMode {
     /// This job keeps it.
     Keep,
     /// It is released, as this job changes nothing: others can take over the journal.
@@ -57,7 +57,7 @@ pub(crate) struct Leftover {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
-    pub(crate) noted: FileRecord,
+    pub(crate) record: FileRecord,
     /// Name of the temporary file, in the path's directory.
     pub(crate) part: Vec<u8>,
     journal: usize,
@@ -66,18 +66,18 @@ pub(crate) struct Claim {
 
 impl Leftovers {
     /// Takes over or inspects the journals of earlier jobs in a directory. `None` if it cannot be read.
-    pub(crate) fn find(directory: BorrowedFd<'_>, hold: Hold) -> Option<Self> {
+    pub(crate) fn find(directory: BorrowedFd<'_>, lock_mode: LockMode) -> Option<Self> {
         let mut found = Self {
             directory: open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY).ok()?,
             journals: Vec::new(),
             by_path: HashMap::new(),
             skipped: Vec::new(),
             running: Vec::new(),
-            began: Instant::now(),
-            hold,
+            started: Instant::now(),
+            lock_mode,
         };
-        for id in newest(&found.directory, MOST).into_iter().rev() {
-            match Leftover::open(found.directory.as_fd(), id, hold) {
+        for id in newest(&found.directory, MAX_JOURNALS).into_iter().rev() {
+            match Leftover::open(found.directory.as_fd(), id, lock_mode) {
                 Ok(leftover) if leftover.is_running => found.running.push(leftover),
                 Ok(leftover) => found.add(leftover),
                 Err(why) => found.skipped.push((id, why)),
@@ -89,9 +89,10 @@ impl Leftovers {
     /// Adds a journal; older ones must be added first.
     fn add(&mut self, leftover: Leftover) {
         let journal = self.journals.len();
-        for (&number, noted) in leftover.log.state.files.iter().filter(|(_, noted)| !noted.written.is_empty())
+        for (&number, record) in
+            leftover.log.state.files.iter().filter(|(_, record)| !record.written.is_empty())
         {
-            self.by_path.entry(noted.identity.path.clone()).or_default().push((journal, number));
+            self.by_path.entry(record.identity.path.clone()).or_default().push((journal, number));
         }
         self.journals.push(leftover);
     }
@@ -99,8 +100,8 @@ impl Leftovers {
     /// Waits for running jobs that write this job's files, and takes over their journals if they end in time.
     fn wait_for(&mut self, is_ours: impl Fn(&Leftover) -> bool) {
         while let Some(at) = self.running.iter().position(&is_ours) {
-            match Leftover::open(self.directory.as_fd(), self.running[at].id, self.hold) {
-                Ok(leftover) if leftover.is_running && self.began.elapsed() < ENDING_TIMEOUT => {
+            match Leftover::open(self.directory.as_fd(), self.running[at].id, self.lock_mode) {
+                Ok(leftover) if leftover.is_running && self.started.elapsed() < ENDING_TIMEOUT => {
                     std::thread::sleep(LOCK_PAUSE);
                 }
                 ended => {
@@ -141,8 +142,8 @@ impl Leftovers {
 
     /// Changes the time from which running jobs are waited for.
     #[cfg(test)]
-    pub(crate) fn set_beginning(&mut self, began: Instant) {
-        self.began = began;
+    pub(crate) fn set_beginning(&mut self, started: Instant) {
+        self.started = started;
     }
 
     #[cfg(test)]
@@ -168,10 +169,10 @@ impl Leftovers {
         self.wait_for(|job| job.is_at(path));
         while let Some((journal, number)) = self.by_path.get_mut(path)?.pop() {
             let leftover = &self.journals[journal];
-            let Some(noted) = leftover.log.state.files.get(&number) else { continue };
+            let Some(record) = leftover.log.state.files.get(&number) else { continue };
             let part = part_name(leftover.id, number);
-            if has_part(self.directory.as_fd(), &part, noted) {
-                return Some(Claim { noted: noted.clone(), part: part.into_bytes(), journal, number });
+            if has_part(self.directory.as_fd(), &part, record) {
+                return Some(Claim { record: record.clone(), part: part.into_bytes(), journal, number });
             }
         }
         None
@@ -179,8 +180,8 @@ impl Leftovers {
 
     /// Records that a claim's temporary file was renamed, and discards older claims on its path.
     pub(crate) fn consumed(&mut self, claim: &Claim) {
-        self.journals[claim.journal].gone(claim.number);
-        self.discard_all(&claim.noted.identity.path);
+        self.journals[claim.journal].file_removed(claim.number);
+        self.discard_all(&claim.record.identity.path);
     }
 
     pub(crate) fn discard_all(&mut self, path: &[u8]) {
@@ -191,7 +192,7 @@ impl Leftovers {
     }
 
     pub(crate) fn discard(&mut self, claim: &Claim) {
-        self.remove_part(&claim.noted.identity.path, claim.journal, claim.number);
+        self.remove_part(&claim.record.identity.path, claim.journal, claim.number);
     }
 
     fn remove_part(&mut self, path: &[u8], journal: usize, number: u32) {
@@ -199,7 +200,7 @@ impl Leftovers {
         // Nothing can be done about a name that cannot be removed.
         let _ = open_directory(self.directory.as_fd(), split(path).0, OFlags::PATH)
             .and_then(|parent| unlink_temporary(&parent, part_name(leftover.id, number)));
-        leftover.gone(number);
+        leftover.file_removed(number);
     }
 
     /// Removes useless journals with their temporary files. The others are unlocked and kept.
@@ -215,10 +216,10 @@ impl Leftovers {
 
 impl Leftover {
     /// Reads a journal, and determines by its lock whether its job is running.
-    pub(crate) fn open(directory: BorrowedFd<'_>, id: u32, hold: Hold) -> Result<Self, SkipReason> {
-        let (access, lock) = match hold {
-            Hold::Keep => (OFlags::RDWR | OFlags::APPEND, FlockOperation::NonBlockingLockExclusive),
-            Hold::Release => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+    pub(crate) fn open(directory: BorrowedFd<'_>, id: u32, lock_mode: LockMode) -> Result<Self, SkipReason> {
+        let (access, lock) = match lock_mode {
+            LockMode::Keep => (OFlags::RDWR | OFlags::APPEND, FlockOperation::NonBlockingLockExclusive),
+            LockMode::Release => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
         };
         let file = open_journal(directory, id, access)?;
         let is_running = match flock(&file, lock) {
@@ -229,7 +230,7 @@ impl Leftover {
         if fstat(&file)?.st_nlink == 0 {
             return Err(SkipReason::Vanished);
         }
-        if hold == Hold::Release && !is_running {
+        if lock_mode == LockMode::Release && !is_running {
             flock(&file, FlockOperation::Unlock)?;
         }
         let mut reader = BufReader::new(File::from(file));
@@ -242,18 +243,18 @@ impl Leftover {
     }
 
     fn is_at(&self, path: &[u8]) -> bool {
-        self.log.state.files.values().any(|noted| noted.identity.path == path)
+        self.log.state.files.values().any(|record| record.identity.path == path)
     }
 
-    fn gone(&mut self, number: u32) {
+    fn file_removed(&mut self, number: u32) {
         self.log.state.files.remove(&number);
         // Without this record the journal claims a missing temporary file, which has no effect.
-        let _ = self.log.append(&self.file, vec![Record::Gone { number }]);
+        let _ = self.log.append(&self.file, vec![Record::Removed { number }]);
     }
 
     fn is_usable(&self, directory: BorrowedFd<'_>) -> bool {
-        let is_there = |(&number, noted): (&u32, &FileRecord)| {
-            !noted.written.is_empty() && has_part(directory, &part_name(self.id, number), noted)
+        let is_there = |(&number, record): (&u32, &FileRecord)| {
+            !record.written.is_empty() && has_part(directory, &part_name(self.id, number), record)
         };
         self.log.state.made.is_some() || self.log.state.files.iter().any(is_there)
     }
@@ -263,9 +264,9 @@ impl Leftover {
         for path in self.parts(directory)? {
             let (parent, name) = split(&path);
             let parent = open_directory(directory, parent, OFlags::PATH)?;
-            unless_gone(unlink_temporary(&parent, name))?;
+            ignore_missing(unlink_temporary(&parent, name))?;
         }
-        unless_gone(unlink_temporary(directory, journal_name(self.id)))
+        ignore_missing(unlink_temporary(directory, journal_name(self.id)))
     }
 
     /// Returns the paths of the existing temporary files, relative to the journal's directory.
@@ -281,19 +282,20 @@ impl Leftover {
                 opened => opened?,
             };
             let found = names(&opened).unwrap_or_default();
-            let own = found.into_iter().filter(|name| parse_part(name).is_some_and(|(of, _)| of == self.id));
-            parts.extend(own.map(|name| join(parent, &name)));
+            let parts_of_journal =
+                found.into_iter().filter(|name| parse_part(name).is_some_and(|(of, _)| of == self.id));
+            parts.extend(parts_of_journal.map(|name| join(parent, &name)));
         }
         Ok(parts)
     }
 }
 
-fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
+fn ignore_missing(done: Result<(), Errno>) -> Result<(), Errno> {
     if done == Err(Errno::NOENT) { Ok(()) } else { done }
 }
 
-pub(crate) fn has_part(directory: BorrowedFd<'_>, part: &str, noted: &FileRecord) -> bool {
-    let path = join(split(&noted.identity.path).0, part.as_bytes());
+pub(crate) fn has_part(directory: BorrowedFd<'_>, part: &str, record: &FileRecord) -> bool {
+    let path = join(split(&record.identity.path).0, part.as_bytes());
     stat_beneath(directory, &path).is_ok_and(|stat| is_ours(&stat))
 }
 

@@ -15,7 +15,7 @@ mod survey;
 mod tests;
 
 pub(crate) use active::Journal;
-pub(crate) use leftovers::{Claim, Hold, Leftovers, is_ours};
+pub(crate) use leftovers::{Claim, Leftovers, LockMode, is_ours};
 pub(crate) use record::FileIdentity;
 #[cfg(test)]
 pub(crate) use record::SkipReason;

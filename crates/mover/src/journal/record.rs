@@ -59,7 +59,7 @@ pub(crate) enum Record {
     /// These bytes of the file's stream of data are in the temporary file.
     Wrote { number: u32, start: u64, len: u64 },
     /// The temporary file with this number no longer exists.
-    Gone { number: u32 },
+    Removed { number: u32 },
     /// The job created this directory, and the set is incomplete (empty: another job has taken it over).
     Made(Made),
 }
@@ -115,7 +115,7 @@ impl JobState {
                     _ => return false,
                 }
             }
-            Record::Gone { number } => drop(self.files.remove(&number)),
+            Record::Removed { number } => drop(self.files.remove(&number)),
             Record::Made(made) if made.name.is_empty() => self.made = None,
             Record::Made(made) if is_local(&made.name) && !made.name.contains(&b'/') => {
                 self.made = Some(made);

@@ -11,7 +11,7 @@ use haul_base::Bytes;
 use rustix::fs::{CWD, FileType, OFlags};
 use rustix::io::Errno;
 
-use crate::journal::leftovers::{self, Hold, Leftover, reason};
+use crate::journal::leftovers::{self, Leftover, LockMode, reason};
 use crate::journal::record::{SkipReason, journal_name, part_name};
 use crate::root::open_long;
 use crate::storage::{Mtime, kind_of, list, lstatat};
@@ -74,7 +74,7 @@ pub fn find_journals(directory: &Path) -> io::Result<Vec<JournalReport>> {
 /// Something could not be removed. The journal is then kept, so that the caller can retry.
 pub fn remove_journal(directory: &Path, journal: &JournalReport) -> io::Result<bool> {
     let directory = open(directory)?;
-    match Leftover::open(directory.as_fd(), journal.id, Hold::Keep) {
+    match Leftover::open(directory.as_fd(), journal.id, LockMode::Keep) {
         Ok(leftover) if leftover.is_running => Ok(false),
         Ok(leftover) => leftover.remove(directory.as_fd()).map(|()| true).map_err(Into::into),
         Err(SkipReason::Unreadable(errno)) => Err(errno.into()),
@@ -110,7 +110,7 @@ fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     let modified = UNIX_EPOCH + Duration::new(secs.try_into().unwrap_or(0), nanos);
     let (state, files, parts, occupied) = (JournalState::LeftOver, Vec::new(), 0, Bytes(0));
     let mut report = JournalReport { id, name, state, modified, files, parts, occupied };
-    let leftover = match Leftover::open(directory.as_fd(), id, Hold::Release) {
+    let leftover = match Leftover::open(directory.as_fd(), id, LockMode::Release) {
         Ok(leftover) => leftover,
         Err(SkipReason::Vanished) => return None,
         Err(why) => return Some(JournalReport { state: JournalState::NotOurs(reason(id, why)), ..report }),
@@ -126,10 +126,10 @@ fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
             report.occupied.0 += stat.st_blocks as u64 * 512;
         }
     }
-    for (&number, noted) in &leftover.log.state.files {
-        let have = Bytes(noted.written.total());
-        if have.0 > 0 && leftovers::has_part(directory.as_fd(), &part_name(id, number), noted) {
-            let identity = &noted.identity;
+    for (&number, record) in &leftover.log.state.files {
+        let have = Bytes(record.written.total());
+        if have.0 > 0 && leftovers::has_part(directory.as_fd(), &part_name(id, number), record) {
+            let identity = &record.identity;
             report.files.push(PartialFile { path: identity.path.clone(), have, size: Bytes(identity.size) });
         }
     }

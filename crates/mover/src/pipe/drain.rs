@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::entries::{EntryTable, Kind};
 use crate::fault::IoFault;
-use crate::job::{self, JobHandle, Stage, over};
+use crate::job::{self, JobHandle, Stage, job_ended};
 use crate::link::{ControlLink, RECV_TIMEOUT};
 use crate::receive::{
     Base, BufferGuard, Check, FilePiece, FileSink, InOrder, Pipeline, Place, ReceiveJob, ReceiveOptions,
@@ -44,23 +44,23 @@ pub fn receive_to(
         output,
         in_order: InOrder::default(),
         entry: 0,
-        in_file: 0,
+        file_offset: 0,
         written: Vec::new(),
         verified: pieces,
     };
-    let write = |pipeline, _| -> job::Task { Box::new(move || run_beside(drain, &written, &pipeline)) };
+    let write = |pipeline, _| -> job::Task { Box::new(move || write_and_check(drain, &written, &pipeline)) };
     let handle = JobHandle::start(shared, "haul-receive", move |shared| run(shared, None, write))?;
     Ok(ReceiveJob { sink, handle })
 }
 
 /// Runs the drain in a thread and passes written pieces to the verifier. If the job ends early, the drain's
 /// thread may still block on a reader that does not read; it ends with the process.
-fn run_beside(drain: Drain, written: &Receiver<Written>, pipeline: &Pipeline) -> Result<(), Fault> {
-    let draining = job::spawn("haul-drain", move || drain.run())?;
+fn write_and_check(drain: Drain, written: &Receiver<Written>, pipeline: &Pipeline) -> Result<(), Fault> {
+    let drain_thread = job::spawn("haul-drain", move || drain.run())?;
     loop {
         match written.recv_timeout(RECV_TIMEOUT) {
             Ok(piece) => pipeline.check(Check::Written(piece))?,
-            Err(RecvTimeoutError::Disconnected) => return job::join(draining)?,
+            Err(RecvTimeoutError::Disconnected) => return job::join(drain_thread)?,
             Err(RecvTimeoutError::Timeout) if pipeline.has_ended() => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -73,7 +73,7 @@ struct Drain {
     in_order: InOrder,
     /// The current file, and the offset up to which it is written.
     entry: u32,
-    in_file: u64,
+    file_offset: u64,
     /// Pieces to verify once the output has been flushed.
     written: Vec<Written>,
     verified: Sender<Written>,
@@ -82,24 +82,26 @@ struct Drain {
 impl Drain {
     fn run(mut self) -> Result<(), Fault> {
         loop {
-            let (known, whole, next) = {
-                let book = self.shared.book.lock();
-                let next = book.layout.pieces(self.in_order.taken_end, 0..1).first().map(|piece| piece.entry);
-                (book.layout.len, book.object_len, next.unwrap_or(book.decided))
+            let (layout_len, object_len, next) = {
+                let ledger = self.shared.ledger.lock();
+                let next =
+                    ledger.layout.pieces(self.in_order.taken_end, 0..1).first().map(|piece| piece.entry);
+                (ledger.layout.len, ledger.object_len, next.unwrap_or(ledger.decided))
             };
-            self.finish_before(next)?;
+            self.finish_files_before(next)?;
             self.flush()?;
-            if whole == Some(self.in_order.taken_end) && self.entry == self.shared.table(EntryTable::len) {
+            if object_len == Some(self.in_order.taken_end) && self.entry == self.shared.table(EntryTable::len)
+            {
                 return Ok(());
             }
-            match self.shared.queue.take(known) {
+            match self.shared.queue.take(layout_len) {
                 Work::Bytes(guard) => {
                     self.in_order.add(&guard);
                     while let Some((guard, run)) = self.in_order.take() {
                         self.write_run(&guard, run)?;
                     }
                 }
-                Work::Look => {}
+                Work::Recheck => {}
                 Work::Closed => return Ok(()),
             }
         }
@@ -107,56 +109,56 @@ impl Drain {
 
     fn write_run(&mut self, guard: &Arc<BufferGuard>, run: Range<usize>) -> Result<(), Fault> {
         let len = run.len() as u64;
-        let pieces = self.shared.book.lock().layout.pieces(self.in_order.taken_end - len, run);
+        let pieces = self.shared.ledger.lock().layout.pieces(self.in_order.taken_end - len, run);
         for FilePiece { entry, stream_range, bytes } in pieces {
-            self.finish_before(entry)?;
+            self.finish_files_before(entry)?;
             let shape = self.shared.table(|table| table.shape(entry));
             for (at, piece) in shape.split(stream_range.start, guard.bytes(bytes.clone())) {
                 self.write_zeros_to(at)?;
                 self.write(piece)?;
             }
-            let around = 0..stream_range.end;
+            let enclosing = 0..stream_range.end;
             // Always, even if that fills the queue: a pipe cannot be read back.
             let bytes = Some((guard.clone(), bytes));
-            self.written.push(Written { entry, range: stream_range, around, bytes, len: shape.len });
+            self.written.push(Written { entry, range: stream_range, enclosing, bytes, len: shape.len });
         }
         self.shared.progress.bytes_done.add(len);
         Ok(())
     }
 
     /// Finishes the files before the entry `next`, whose bytes have all been written.
-    fn finish_before(&mut self, next: u32) -> Result<(), Fault> {
+    fn finish_files_before(&mut self, next: u32) -> Result<(), Fault> {
         while self.entry < next {
             let entry = self.entry;
             let (kind, size) = self.shared.table(|table| (table.kind(entry), table.size(entry)));
             if matches!(kind, Kind::File(_)) {
                 self.write_zeros_to(size)?;
                 if self.shared.table(|table| table.stream_len(entry)) == 0 {
-                    self.written.push(Written { entry, range: 0..0, around: 0..0, bytes: None, len: 0 });
+                    self.written.push(Written { entry, range: 0..0, enclosing: 0..0, bytes: None, len: 0 });
                 }
             }
-            (self.entry, self.in_file) = (entry + 1, 0);
+            (self.entry, self.file_offset) = (entry + 1, 0);
         }
         Ok(())
     }
 
     fn write_zeros_to(&mut self, at: u64) -> Result<(), Fault> {
-        while self.in_file < at {
-            let len = (at - self.in_file).min(ZEROS as u64) as usize;
+        while self.file_offset < at {
+            let len = (at - self.file_offset).min(ZEROS as u64) as usize;
             self.write(&[0; ZEROS][..len])?;
         }
         Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.in_file += bytes.len() as u64;
+        self.file_offset += bytes.len() as u64;
         self.output.write_all(bytes).map_err(|error| fault(&error))
     }
 
     /// Flushes the output and passes the written pieces to the verifier.
     fn flush(&mut self) -> Result<(), Fault> {
         self.output.flush().map_err(|error| fault(&error))?;
-        self.written.drain(..).try_for_each(|piece| self.verified.send(piece).map_err(over))
+        self.written.drain(..).try_for_each(|piece| self.verified.send(piece).map_err(job_ended))
     }
 }
 

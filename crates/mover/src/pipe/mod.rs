@@ -19,7 +19,7 @@ use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, FaultCode, Fil
 use haul_wire::packet::MAX_OFFSET;
 use rustix::io::Errno;
 
-use crate::fault::of_source;
+use crate::fault::source_fault;
 use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
@@ -49,37 +49,37 @@ pub fn send_stream(
     link: Arc<dyn ControlLink>,
     limits: SendLimits,
 ) -> Result<SendJob, Fault> {
-    let most = limits.read_ahead + limits.keep;
+    let max_bytes = limits.read_ahead + limits.keep;
     // A stream cannot be read again: it is kept until the receiver has it.
     let limits = SendLimits { keep: u64::MAX, ..limits };
     let shared = Arc::new(Shared::new(link, limits, Stage::Pipe));
     let source = Box::new(FileSource::new(shared.clone()));
-    let handle = JobHandle::start(shared, "haul-send", move |shared| run(shared, input, most))?;
+    let handle = JobHandle::start(shared, "haul-send", move |shared| run(shared, input, max_bytes))?;
     Ok(SendJob { source, handle })
 }
 
-fn run(shared: &Arc<Shared>, input: Box<dyn Read + Send>, most: u64) -> Result<MoveReport, Fault> {
+fn run(shared: &Arc<Shared>, input: Box<dyn Read + Send>, max_bytes: u64) -> Result<MoveReport, Fault> {
     let reading = shared.clone();
-    let feeding = spawn_for(shared, "haul-feed", move || feed(&reading, input, most))?;
+    let feeder = spawn_for(shared, "haul-feed", move || feed(&reading, input, max_bytes))?;
     let result = listen(shared);
     shared.stop();
     if result.is_ok() {
-        job::join(feeding)?;
+        job::join(feeder)?;
     }
     // On an error the thread may block on input that never comes; it ends at the next byte, or with the
     // process.
     result
 }
 
-/// Reads and publishes all of the input, then announces it; with `most` bytes in memory it waits.
-fn feed(shared: &Shared, mut input: Box<dyn Read + Send>, most: u64) -> Result<(), Fault> {
+/// Reads and publishes all of the input, then announces it; with `max_bytes` bytes in memory it waits.
+fn feed(shared: &Shared, mut input: Box<dyn Read + Send>, max_bytes: u64) -> Result<(), Fault> {
     if shared.wait_for(|_| shared.destination()).is_none() {
         return Ok(());
     }
     let (mut hasher, mut offset, mut buffer) = (Hasher::new(), 0, AlignedBytes::zeroed(BLOCK));
     let is_full = || {
         let (blocks, bytes) = shared.store.lock().held();
-        bytes >= most || blocks >= MAX_BLOCKS
+        bytes >= max_bytes || blocks >= MAX_BLOCKS
     };
     // It is unknown when a pipe provides more, so each read is sent at once.
     shared.set_idle(true);
@@ -110,11 +110,11 @@ fn feed(shared: &Shared, mut input: Box<dyn Read + Send>, most: u64) -> Result<(
 fn read(input: &mut dyn Read, buffer: &mut [u8]) -> Result<AlignedBytes, Fault> {
     loop {
         match input.read(buffer) {
-            Ok(got) => return Ok(AlignedBytes::from(&buffer[..got])),
+            Ok(len) => return Ok(AlignedBytes::from(&buffer[..len])),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                return Err(of_source("read", STREAM, errno));
+                return Err(source_fault("read", STREAM, errno));
             }
         }
     }
@@ -136,7 +136,7 @@ fn announce(shared: &Shared, len: u64, digest: [u8; 32]) -> Result<(), Fault> {
     ledger.table.set_digest(0, digest);
     drop(ledger);
     shared.progress.entries.add(1);
-    shared.progress.found_all();
+    shared.progress.set_all_known();
     shared.link.send(ControlMessage::Entries(vec![entry]))?;
     shared.link.send(ControlMessage::EntriesEnd { entries: 1, bytes: len })?;
     shared.link.send(ControlMessage::Digests(vec![FileDigest { entry: 0, result: Ok(digest) }]))?;

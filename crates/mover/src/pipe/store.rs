@@ -9,13 +9,13 @@ use haul_wire::control::{
 };
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, protocol, unexpected};
+use crate::fault::{IoFault, unexpected, violation};
 use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::{RECV_TIMEOUT, STREAM};
 use crate::receive::{
-    FileSink, InOrder, NoSpace, Place, ReceiveJob, ReceiveOptions, Shared, Work, commit_only, mismatch,
-    open_base,
+    FileSink, InOrder, NoSpace, Place, ReceiveJob, ReceiveOptions, Shared, Work, commit_only,
+    digest_mismatch, open_base,
 };
 use crate::report::MoveReport;
 use crate::root::Root;
@@ -81,11 +81,11 @@ fn write(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<(), IoFault>
                 while let Some((guard, run)) = in_order.take() {
                     let bytes = guard.bytes(run);
                     append(shared, &file, bytes, in_order.taken_end)
-                        .map_err(|why| why.io_fault("write", &path))?;
+                        .map_err(|error| error.io_fault("write", &path))?;
                     hasher.update(bytes);
                 }
             }
-            Work::Look => {}
+            Work::Recheck => {}
             Work::Closed => return Ok(()),
         }
         if shared.queue.completed() == Some(in_order.taken_end) {
@@ -115,19 +115,19 @@ fn listen(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<MoveReport,
                 let _ = shared.link.send(ControlMessage::Abort(fault.clone()));
             });
         }
-        shared.take_in(shared.link.recv(RECV_TIMEOUT), |message| handle(shared, &mut expected, message));
+        shared.receive(shared.link.recv(RECV_TIMEOUT), |message| handle(shared, &mut expected, message));
     }
 }
 
 fn handle(shared: &Shared, expected: &mut Option<[u8; 32]>, message: ControlMessage) -> Result<(), Fault> {
     match message {
-        ControlMessage::Entries(entries) => return announced(shared, &entries),
-        ControlMessage::EntriesEnd { entries: 1, bytes } if bytes == shared.book.lock().table.bytes => {
-            shared.progress.found_all();
+        ControlMessage::Entries(entries) => return check_announcement(shared, &entries),
+        ControlMessage::EntriesEnd { entries: 1, bytes } if bytes == shared.ledger.lock().table.bytes => {
+            shared.progress.set_all_known();
         }
         ControlMessage::Digests(digests) => match digests.as_slice() {
             [FileDigest { entry: 0, result }] => *expected = Some(result.clone()?),
-            _ => return Err(protocol("digests of something else than the stream")),
+            _ => return Err(violation("digests of something else than the stream")),
         },
         ControlMessage::Close => {
             let message = "the sender disconnected before the stream was complete";
@@ -139,31 +139,31 @@ fn handle(shared: &Shared, expected: &mut Option<[u8; 32]>, message: ControlMess
     Ok(())
 }
 
-fn announced(shared: &Shared, entries: &[Entry]) -> Result<(), Fault> {
-    let mut book = shared.book.lock();
-    let ([entry], 0) = (entries, book.table.len()) else {
-        return Err(protocol("a stream is one entry"));
+fn check_announcement(shared: &Shared, entries: &[Entry]) -> Result<(), Fault> {
+    let mut ledger = shared.ledger.lock();
+    let ([entry], 0) = (entries, ledger.table.len()) else {
+        return Err(violation("a stream is one entry"));
     };
-    entry.validate().map_err(|e| protocol(&e.to_string()))?;
-    let plain = matches!(&entry.kind, EntryKind::File { holes, .. } if holes.is_empty());
-    if !plain || entry.path.as_bytes().contains(&b'/') {
-        return Err(protocol("a stream becomes one regular file"));
+    entry.validate().map_err(|e| violation(&e.to_string()))?;
+    let is_plain = matches!(&entry.kind, EntryKind::File { holes, .. } if holes.is_empty());
+    if !is_plain || entry.path.as_bytes().contains(&b'/') {
+        return Err(violation("a stream becomes one regular file"));
     }
-    book.table.push(entry)?.map_or(Ok(()), Err)
+    ledger.table.push(entry)?.map_or(Ok(()), Err)
 }
 
 /// Commits the stored file like any other, if it matches the announcement.
 fn commit(shared: &Arc<Shared>, stored: &Stored, expected: [u8; 32]) -> Result<MoveReport, Fault> {
-    let mut book = shared.book.lock();
-    if (stored.len, stored.digest) != (book.table.size(0), expected) {
-        return Err(mismatch(&shared.place.local(STREAM)));
+    let mut ledger = shared.ledger.lock();
+    if (stored.len, stored.digest) != (ledger.table.size(0), expected) {
+        return Err(digest_mismatch(&shared.place.local(STREAM)));
     }
-    book.append(0, &(0..stored.len))?;
-    book.table.set_digest(0, stored.digest);
-    drop(book);
+    ledger.append(0, &(0..stored.len))?;
+    ledger.table.set_digest(0, stored.digest);
+    drop(ledger);
     shared.progress.entries.add(1);
     shared.progress.bytes_known.add(stored.len);
     commit_only(shared, 0)?;
     shared.await_close();
-    Ok(shared.book.lock().report())
+    Ok(shared.ledger.lock().report())
 }

@@ -1,12 +1,12 @@
 //! The receiving side.
 
-mod book;
 mod change_list;
 mod commit;
 mod decide;
 mod delete;
+mod ledger;
+mod messages;
 mod options;
-mod peer;
 mod place;
 mod queue;
 mod shared;
@@ -20,33 +20,33 @@ use crossbeam_channel::Sender;
 use haul_proto::ObjectSink;
 use haul_wire::control::{Destination, Fault, Layout, RunMode};
 
-pub(crate) use book::FilePiece;
 pub(crate) use commit::commit_only;
+pub(crate) use ledger::FilePiece;
 pub use options::{Expectations, ReceiveOptions};
 pub(crate) use place::base::{Base, open_base};
 pub use place::space::MinFree;
 pub(crate) use place::space::NoSpace;
-pub(crate) use place::{Place, mismatch};
+pub(crate) use place::{Place, digest_mismatch};
 pub(crate) use queue::{BufferGuard, InOrder, Work};
 pub(crate) use shared::{Check, Shared, Written};
 pub(crate) use write::{FileSink, Pipeline};
 
 use crate::entries::{EntryState, Kind};
 use crate::job::{self, JobHandle, Stage, Task, Worker, spawn_all};
-use crate::journal::{Hold, Leftovers};
+use crate::journal::{Leftovers, LockMode};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
 use commit::Committer;
-use commit::sync::Order;
-use peer::Peer;
+use commit::sync::WritebackJob;
+use messages::MessageHandler;
 use place::base::Presence;
 use verify::Verifier;
 use write::Writer;
 
 const CHECKS: usize = 1024;
 
-const SETTLES: usize = 4096;
+const COMMIT_EVENTS: usize = 4096;
 
 /// A running job that receives files.
 pub struct ReceiveJob {
@@ -72,26 +72,26 @@ pub fn receive_files(
 ) -> Result<ReceiveJob, Fault> {
     let base = open_base(root, destination, layout, options.receive_policy.run)?;
     let place = Place::new(base, &options);
-    let moves = options.receive_policy.run != RunMode::ListChanges;
-    let hold = if moves { Hold::Keep } else { Hold::Release };
+    let writes = options.receive_policy.run != RunMode::ListChanges;
+    let lock_mode = if writes { LockMode::Keep } else { LockMode::Release };
     let is_there = place.base.presence == Presence::There;
-    let leftovers = is_there.then(|| Leftovers::find(place.base.directory.as_fd(), hold)).flatten();
+    let leftovers = is_there.then(|| Leftovers::find(place.base.directory.as_fd(), lock_mode)).flatten();
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
-    let nothing_left =
+    let has_no_leftovers =
         |leftovers: &Leftovers| leftovers.is_empty_at(place.base.rename.as_deref().unwrap_or_default());
-    let fresh = moves && place.is_fresh && leftovers.as_ref().is_none_or(nothing_left);
+    let fresh = writes && place.is_fresh && leftovers.as_ref().is_none_or(has_no_leftovers);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
     let mut shared = Shared::new(link, place, options, destination, Stage::Listing);
     for note in &skipped {
-        shared.book.lock().notes.add(|| note.clone());
+        shared.ledger.lock().notes.add(|| note.clone());
     }
     shared.skipped = skipped;
     let shared = Arc::new(shared);
     let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: true });
-    let looks = shared.is_dry_run();
-    let write = move |pipeline, orders| -> Task {
-        let writer = Writer { shared: pipeline, writeback: orders, since: 0 };
-        Box::new(move || if looks { Ok(()) } else { writer.run() })
+    let is_dry_run = shared.is_dry_run();
+    let write = move |pipeline, writeback_jobs| -> Task {
+        let writer = Writer { shared: pipeline, writeback: writeback_jobs, unsynced: 0 };
+        Box::new(move || if is_dry_run { Ok(()) } else { writer.run() })
     };
     let handle = JobHandle::start(shared, "haul-receive", move |shared| run(shared, leftovers, write))?;
     Ok(ReceiveJob { sink, handle })
@@ -102,20 +102,20 @@ pub fn receive_files(
 pub(crate) fn run(
     shared: &Arc<Shared>,
     leftovers: Option<Leftovers>,
-    write: impl FnOnce(Pipeline, Sender<Order>) -> Task,
+    write: impl FnOnce(Pipeline, Sender<WritebackJob>) -> Task,
 ) -> Result<MoveReport, Fault> {
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
-    let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
-    let (orders, ordered) = crossbeam_channel::bounded(1);
-    let pipeline = Pipeline { shared: shared.clone(), checks: checks.clone(), settles: settles.clone() };
-    let write = write(pipeline.clone(), orders);
+    let (events, events_in) = crossbeam_channel::bounded(COMMIT_EVENTS);
+    let (writeback_jobs, jobs_in) = crossbeam_channel::bounded(1);
+    let pipeline = Pipeline { shared: shared.clone(), checks: checks.clone(), events: events.clone() };
+    let write = write(pipeline.clone(), writeback_jobs);
     let writing = shared.clone();
-    let write_back = move || {
-        writing.writeback.run(&ordered);
+    let run_writeback = move || {
+        writing.writeback.run(&jobs_in);
         Ok(())
     };
-    let verifier = Verifier::new(shared.clone(), checks_in, settles);
-    let committer = Committer::new(shared.clone(), settles_in);
+    let verifier = Verifier::new(shared.clone(), checks_in, events);
+    let committer = Committer::new(shared.clone(), events_in);
     let (hashing, hashing_in) = crossbeam_channel::unbounded();
     let comparing = shared.clone();
     let compare = move || verify::compare(&comparing, &hashing_in, &checks);
@@ -124,19 +124,20 @@ pub(crate) fn run(
         ("haul-verify", Box::new(move || verifier.run())),
         ("haul-commit", Box::new(move || committer.run())),
         ("haul-compare", Box::new(compare)),
-        ("haul-writeback", Box::new(write_back)),
+        ("haul-writeback", Box::new(run_writeback)),
     ];
     let threads = spawn_all(shared, workers);
     let to_hash = Vec::new();
-    let mut peer = Peer { shared: pipeline, leftovers, hashing, to_hash, source_root: None, ended: false };
-    let result = peer.listen();
-    peer.remove_leftovers();
+    let mut handler =
+        MessageHandler { shared: pipeline, leftovers, hashing, to_hash, source_root: None, ended: false };
+    let result = handler.listen();
+    handler.remove_leftovers();
     // The threads end when their channels are closed.
-    drop(peer);
+    drop(handler);
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(job::join);
     let is_started = |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Started));
-    let unfinished: Vec<u32> = shared.table(|table| table.those(is_started).collect());
+    let unfinished: Vec<u32> = shared.table(|table| table.select(is_started).collect());
     for entry in unfinished {
         shared.place.abandon(entry, &shared.path(entry));
     }
@@ -145,7 +146,7 @@ pub(crate) fn run(
         shared.place.finish(false);
     }
     if result.is_err() {
-        shared.place.base.remove_made();
+        shared.place.base.remove_created();
     }
     joined.and(result)
 }

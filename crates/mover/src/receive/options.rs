@@ -72,7 +72,7 @@ impl ReceiveOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectations {
     /// Permitted first path components; `None`: any, because a directory's contents were requested.
-    tops: Option<Arc<BTreeSet<Vec<u8>>>>,
+    roots: Option<Arc<BTreeSet<Vec<u8>>>>,
     pub(crate) rules: Arc<[Rule]>,
     pub(crate) ignore_files: IgnoreFiles,
     pub(crate) extent: Extent,
@@ -83,24 +83,24 @@ impl Expectations {
     pub fn new(sources: &[Vec<u8>], selection: &Selection) -> Self {
         let content = sources.iter().any(|source| copies_content(source));
         let name = |source: &Vec<u8>| Root::Anywhere.split(source).name;
-        let tops = match &selection.paths {
+        let roots = match &selection.paths {
             // For a single source.
-            Some(paths) if content => Some(paths.iter().map(|path| top(path).to_vec()).collect()),
+            Some(paths) if content => Some(paths.iter().map(|path| top_name(path).to_vec()).collect()),
             _ if content => None,
             _ => Some(sources.iter().map(name).collect()),
         };
         let extent = if content { Extent::Destination } else { Extent::Directories };
         let ignore_files = selection.ignore_files;
-        Self { tops: tops.map(Arc::new), rules: selection.rules.clone().into(), ignore_files, extent }
+        Self { roots: roots.map(Arc::new), rules: selection.rules.clone().into(), ignore_files, extent }
     }
 
     /// Whether an entry with this path was requested.
     pub(crate) fn covers(&self, path: &RelPath) -> bool {
-        self.tops.as_ref().is_none_or(|tops| tops.contains(top(path)))
+        self.roots.as_ref().is_none_or(|roots| roots.contains(top_name(path)))
     }
 }
 
-fn top(path: &RelPath) -> &[u8] {
+fn top_name(path: &RelPath) -> &[u8] {
     path.components().next().unwrap_or_default()
 }
 
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!([0, 10, 40, 60, 100, 600].map(memory), [64, 64, 64, 95, 159, 160]);
     }
 
-    fn asked(sources: &[&str], paths: Option<&[&str]>) -> Expectations {
+    fn expectations(sources: &[&str], paths: Option<&[&str]>) -> Expectations {
         let sources: Vec<Vec<u8>> = sources.iter().map(|source| source.as_bytes().to_vec()).collect();
         let path = |path: &&str| RelPath::new(path.as_bytes()).unwrap();
         let paths = paths.map(|paths| paths.iter().map(path).collect());
@@ -128,17 +128,18 @@ mod tests {
 
     #[test]
     fn expected_names_follow_from_the_sources() {
-        let covers = |asked: &Expectations, path: &str| asked.covers(&RelPath::new(path.as_bytes()).unwrap());
-        let two = asked(&["a/b/", "/c"], None);
+        let covers =
+            |set: &Expectations, path: &str| set.covers(&RelPath::new(path.as_bytes()).unwrap());
+        let two = expectations(&["a/b/", "/c"], None);
         assert!(covers(&two, "b") && covers(&two, "b/x") && covers(&two, "c") && !covers(&two, "a"));
         assert_eq!(two.extent, Extent::Directories);
-        let content = asked(&["a", "b/."], None);
+        let content = expectations(&["a", "b/."], None);
         assert!(covers(&content, "anything") && content.extent == Extent::Destination);
-        assert!(covers(&asked(&[""], None), "anything"));
-        let listed = asked(&["b/."], Some(&["x/y", "z"]));
+        assert!(covers(&expectations(&[""], None), "anything"));
+        let listed = expectations(&["b/."], Some(&["x/y", "z"]));
         assert!(
             covers(&listed, "x") && covers(&listed, "x/y") && covers(&listed, "z") && !covers(&listed, "y")
         );
-        assert!(covers(&asked(&["b"], Some(&["x"])), "b/x"));
+        assert!(covers(&expectations(&["b"], Some(&["x"])), "b/x"));
     }
 }

@@ -36,7 +36,7 @@ pub(crate) mod links;
 mod open_files;
 pub(crate) mod space;
 
-pub(crate) use dir_entry::{DirEntry, fits, in_the_way, mismatch, replaceable};
+pub(crate) use dir_entry::{DirEntry, check_kind, digest_mismatch, obstacle_fault, replaceable};
 
 /// Minimum stream length in bytes for journalling and thus for resuming; smaller files are sent again.
 const JOURNAL_ABOVE: u64 = 1 << 20;
@@ -64,7 +64,7 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new(base: Base, options: &ReceiveOptions) -> Self {
         let mut relaxed_permissions = HashMap::new();
-        if let Some(mode) = base.mode_when_made()
+        if let Some(mode) = base.mode_when_created()
             && let Ok(stat) = fstat(&base.directory)
         {
             relaxed_permissions.insert(Vec::new(), (FileId::of(&stat), mode));
@@ -115,35 +115,35 @@ impl Place {
         self.dir_entry(path).ok()?.open(OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from)
     }
 
-    /// Opens the existing file at an entry's path if it is still the file that `there` describes.
-    pub(crate) fn open_found(&self, path: &[u8], there: &Stat) -> Option<(File, Stat)> {
+    /// Opens the existing file at an entry's path if it is still the file that `existing` describes.
+    pub(crate) fn open_found(&self, path: &[u8], existing: &Stat) -> Option<(File, Stat)> {
         let file = self.open_final(path)?;
         let stat = fstat(&file).ok()?;
-        (FileId::of(&stat) == FileId::of(there)).then_some((file, stat))
+        (FileId::of(&stat) == FileId::of(existing)).then_some((file, stat))
     }
 
     /// Whether a file or link may have hard links outside the peer's root; it must not be modified then.
-    pub(crate) fn may_be_elsewhere(&self, stat: &Stat) -> bool {
+    pub(crate) fn may_be_shared(&self, stat: &Stat) -> bool {
         self.base.is_confined && stat.st_nlink > 1
     }
 
     /// Like [`Place::claims`] for an existing file that is kept.
-    pub(crate) fn keeps(&self, path: &[u8], there: &Stat) -> bool {
-        self.dir_entry(path).map_or(true, |dirent| self.claims(there, &dirent))
+    pub(crate) fn claim_kept(&self, path: &[u8], existing: &Stat) -> bool {
+        self.dir_entry(path).map_or(true, |dirent| self.claims(existing, &dirent))
     }
 
     /// Records the file at a name as this job's. Returns false if it already is, under another name.
-    pub(super) fn claims(&self, there: &Stat, dirent: &DirEntry<'_>) -> bool {
-        self.installed.add(FileId::of(there)) || !self.is_installed(there, dirent)
+    pub(super) fn claims(&self, existing: &Stat, dirent: &DirEntry<'_>) -> bool {
+        self.installed.add(FileId::of(existing)) || !self.is_installed(existing, dirent)
     }
 
     /// Fails if the file at a name may not be replaced. Returns whether a file exists.
     pub(super) fn must_be_replaceable(&self, dirent: &DirEntry<'_>) -> Result<bool, IoFault> {
-        let there = dirent.stat_if_any()?;
-        replaceable(there.as_ref().map(kind_of), dirent.path)?;
-        match there {
-            Some(there) if self.is_installed(&there, dirent) => Err(collision(dirent.path)),
-            there => Ok(there.is_some()),
+        let existing = dirent.stat_if_any()?;
+        replaceable(existing.as_ref().map(kind_of), dirent.path)?;
+        match existing {
+            Some(existing) if self.is_installed(&existing, dirent) => Err(collision(dirent.path)),
+            existing => Ok(existing.is_some()),
         }
     }
 
@@ -151,16 +151,16 @@ impl Place {
     /// hard links is listed under each, which is no collision. A file with a single name may be listed under
     /// this one too, if it had this name before the job replaced it under the other name and the directory
     /// folds names; otherwise the job's file is gone and its inode number was reused.
-    fn is_installed(&self, there: &Stat, dirent: &DirEntry<'_>) -> bool {
-        let (id, directory, name) = (FileId::of(there), &dirent.directory, dirent.name());
-        let was_replaced = || has_one_name(there) && folds(directory, name, id);
+    fn is_installed(&self, existing: &Stat, dirent: &DirEntry<'_>) -> bool {
+        let (id, directory, name) = (FileId::of(existing), &dirent.directory, dirent.name());
+        let was_replaced = || has_one_name(existing) && folds(directory, name, id);
         let is_collision = |names: Vec<Vec<u8>>| !names.iter().any(|listed| listed == name) || was_replaced();
         self.installed.has(id) && storage::names(directory).is_ok_and(is_collision)
     }
 
     pub(crate) fn dir_entry<'p>(&self, path: &'p [u8]) -> Result<DirEntry<'p>, IoFault> {
         let local = self.local(path);
-        let directory = self.directory(split(&local).0).map_err(|errno| in_the_way(path, errno))?;
+        let directory = self.directory(split(&local).0).map_err(|errno| obstacle_fault(path, errno))?;
         Ok(DirEntry { path, local, directory })
     }
 
@@ -196,16 +196,16 @@ impl Place {
         if let Some(name) = self.base.rename.as_ref().filter(|_| !path.contains(&b'/'))
             && let Some(journal) = self.journal()
         {
-            journal.note_made(name, path);
+            journal.record_created(name, path);
         }
         let mode = Mode::from_raw_mode(PRIVATE_DIRECTORY);
-        match self.with_room(&dirent, || mkdirat(&dirent.directory, dirent.name(), mode)) {
+        match self.with_access(&dirent, || mkdirat(&dirent.directory, dirent.name(), mode)) {
             Ok(()) => {
                 let _ = self.is_other_directory(&dirent);
                 Ok(true)
             }
             Err(Errno::EXIST) => {
-                fits(Kind::Directory, dirent.kind()?, path)?;
+                check_kind(Kind::Directory, dirent.kind()?, path)?;
                 if self.is_other_directory(&dirent) { Err(collision(path)) } else { Ok(false) }
             }
             Err(errno) => Err(dirent.cannot_create("create the directory", errno)),
@@ -225,20 +225,20 @@ impl Place {
             self.must_be_replaceable(&dirent)?;
         }
         if let Some(journal) = self.journal() {
-            journal.note_directory(dirent.parent());
+            journal.record_directory(dirent.parent());
             if shape.len >= JOURNAL_ABOVE {
                 journal.begin(entry, &FileIdentity::new(dirent.local.clone(), shape, mtime));
             }
         }
         let name = self.temporary(entry);
         let open = || create_in(&dirent.directory, &name, OFlags::RDWR);
-        let opened = match self.with_room(&dirent, open) {
+        let opened = match self.with_access(&dirent, open) {
             // Left behind by an earlier session with the same number.
             Err(Errno::EXIST) => unlinkat(&dirent.directory, &name, AtFlags::empty()).and_then(|()| open()),
             opened => opened,
         };
         // Otherwise the journal would list a file that does not exist, and would not be removed.
-        let opened = opened.inspect_err(|_| self.gone(entry));
+        let opened = opened.inspect_err(|_| self.temporary_removed(entry));
         let file = Arc::new(File::from(opened.map_err(|errno| dirent.cannot_create("create", errno))?));
         let begun = self.space.begin(entry, &file, shape).and_then(|()| Ok(fstat(&file)?));
         let stat = begun.map_err(|no_space| {
@@ -284,7 +284,7 @@ impl Place {
             (Err(_), Some(journal)) => journal.cleanup_failed(),
             (Err(_), None) => {}
         }
-        self.gone(entry);
+        self.temporary_removed(entry);
     }
 
     /// Removes a temporary file; if that fails, leaves it to the next job.
@@ -315,12 +315,12 @@ impl Place {
         let stat = lstatat(&dirent.directory, self.temporary(entry)).map_err(dirent.fail("look at"))?;
         self.must_be_expected(entry, path, &stat)?;
         if stat.st_size as u64 != size {
-            return Err(IoFault { fault: mismatch(path), scope: Scope::Entry });
+            return Err(IoFault { fault: digest_mismatch(path), scope: Scope::Entry });
         }
         let id = FileId::of(&stat);
         let replaced = self.rename_over(&dirent, &self.temporary(entry))?;
         self.installed.add(id);
-        self.gone(entry);
+        self.temporary_removed(entry);
         Ok((dirent.directory, replaced))
     }
 
@@ -335,19 +335,19 @@ impl Place {
         Ok(replaces)
     }
 
-    /// Runs `apply` on a directory. Permission errors are ignored unless this job `made` the directory: it
-    /// may belong to another user and keeps its metadata.
+    /// Runs `apply` on a directory. Permission errors are ignored unless it `is_new`: an older one may
+    /// belong to another user and keeps its metadata.
     pub(crate) fn finish_directory(
         &self,
         path: &[u8],
-        made: bool,
+        is_new: bool,
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<Option<OwnedFd>, IoFault> {
         let dirent = self.dir_entry(path)?;
         let directory = dirent.open(OFlags::RDONLY | OFlags::DIRECTORY);
         match directory.as_ref().map_err(|&errno| errno).and_then(|directory| apply(directory.as_fd())) {
             Ok(()) => drop(self.relaxed_permissions.lock().remove(&dirent.local)),
-            Err(Errno::PERM | Errno::ACCESS) if !made => {}
+            Err(Errno::PERM | Errno::ACCESS) if !is_new => {}
             Err(errno) => return Err(dirent.fail("set the permissions of")(errno)),
         }
         Ok(directory.ok())
@@ -375,9 +375,9 @@ impl Place {
         }
     }
 
-    pub(crate) fn note_written(&self, entry: u32, range: Range<u64>) {
+    pub(crate) fn record_written(&self, entry: u32, range: Range<u64>) {
         if let Some(journal) = self.opened_journal() {
-            journal.wrote(entry, range);
+            journal.record_written(entry, range);
         }
     }
 
@@ -386,7 +386,7 @@ impl Place {
         if !self.opened_journal().is_some_and(|journal| journal.is_claimed(entry)) {
             self.discard(entry, path);
         } else if let Ok(file) = self.file(entry, || path.to_vec()) {
-            self.space.give_back(entry, &file);
+            self.space.release(entry, &file);
         }
     }
 
@@ -416,12 +416,12 @@ impl Place {
             return false;
         }
         // Recorded before the rename: if the process is killed, one of the two journals has its current name.
-        journal.note_directory(dirent.parent());
+        journal.record_directory(dirent.parent());
         journal.begin(entry, identity);
-        claim.noted.written.iter().for_each(|range| journal.wrote(entry, range));
+        claim.record.written.iter().for_each(|range| journal.record_written(entry, range));
         journal.flush();
         if rename_in(&dirent.directory, old, self.temporary(entry), RenameFlags::empty()).is_err() {
-            journal.gone(entry);
+            journal.file_removed(entry);
             return false;
         }
         self.open_files.lock().expect(entry, FileId::of(&part));
@@ -439,7 +439,7 @@ impl Place {
     }
 
     /// Creates a file under an entry's temporary name and renames it to the final one. Removes it on failure.
-    pub(crate) fn put_in_place<T>(
+    pub(crate) fn rename_into_place<T>(
         &self,
         entry: u32,
         dirent: &DirEntry<'_>,
@@ -447,7 +447,7 @@ impl Place {
     ) -> Result<T, Errno> {
         let name = self.temporary(entry);
         if let Some(journal) = self.journal() {
-            journal.note_directory(dirent.parent());
+            journal.record_directory(dirent.parent());
         } else {
             // Left behind by an earlier session with the same number.
             let _ = unlinkat(&dirent.directory, &name, AtFlags::empty());
@@ -465,23 +465,23 @@ impl Place {
         drop(file);
     }
 
-    pub(crate) fn gone(&self, entry: u32) {
+    pub(crate) fn temporary_removed(&self, entry: u32) {
         self.close(entry);
         self.space.forget(entry);
         if let Some(journal) = self.opened_journal() {
-            journal.gone(entry);
+            journal.file_removed(entry);
         }
     }
 
     /// Creates an entry's temporary file from the first `have` bytes of the existing file. Returns false if
     /// that fails and the file has to be received completely.
-    pub(crate) fn begin_with(&self, entry: u32, path: &[u8], have: u64, identity: &FileIdentity) -> bool {
-        let Some(there) = self.open_final(path) else { return false };
+    pub(crate) fn copy_existing(&self, entry: u32, path: &[u8], have: u64, identity: &FileIdentity) -> bool {
+        let Some(existing) = self.open_final(path) else { return false };
         let Ok(part) = self.create(entry, path, &Shape::new(identity.size, &[]), identity.mtime) else {
             return false;
         };
-        if storage::copy(&there, &part, have).is_ok_and(|copied| copied == have) {
-            self.note_written(entry, 0..have);
+        if storage::copy(&existing, &part, have).is_ok_and(|copied| copied == have) {
+            self.record_written(entry, 0..have);
             return true;
         }
         self.discard(entry, path);

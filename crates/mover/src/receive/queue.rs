@@ -54,7 +54,7 @@ struct QueueBuffer {
     used: usize,
     runs: Vec<Run>,
     /// Highest end of all runs in the object.
-    top: u64,
+    end_offset: u64,
     unit: Option<Unit>,
 }
 
@@ -62,7 +62,7 @@ struct QueueBuffer {
 #[derive(Debug)]
 struct Unit {
     range: Range<u64>,
-    left: usize,
+    remaining: usize,
 }
 
 impl QueueBuffer {
@@ -80,11 +80,11 @@ impl QueueBuffer {
             Some(last) if last.end() == offset => last.range.end = range.end,
             _ => self.runs.push(Run { offset, range }),
         }
-        self.top = self.top.max(offset + bytes.len() as u64);
+        self.end_offset = self.end_offset.max(offset + bytes.len() as u64);
     }
 
-    fn is_whole_unit(&self) -> bool {
-        self.unit.as_ref().is_some_and(|unit| unit.left == self.used)
+    fn is_complete_unit(&self) -> bool {
+        self.unit.as_ref().is_some_and(|unit| unit.remaining == self.used)
     }
 
     /// Sorts and joins runs that arrived out of order: neighbours in the object are neighbours in a unit's
@@ -122,7 +122,7 @@ pub(crate) struct Queue {
     budget: u64,
     freed: AtomicU64,
     /// `freed` at the last wake-up.
-    woken: AtomicU64,
+    last_wake: AtomicU64,
     /// Number of buffers taken and not dropped.
     taken: AtomicUsize,
     closed: AtomicBool,
@@ -145,14 +145,14 @@ impl BufferGuard {
     }
 
     /// Whether at most `most` buffers are in use, this one included.
-    pub(crate) fn is_one_of(&self, most: usize) -> bool {
+    pub(crate) fn in_use_at_most(&self, most: usize) -> bool {
         self.owner.taken.load(Ordering::Acquire) <= most
     }
 }
 
 impl Drop for BufferGuard {
     fn drop(&mut self) {
-        self.owner.take_back(std::mem::take(&mut self.filling));
+        self.owner.release(std::mem::take(&mut self.filling));
     }
 }
 
@@ -182,7 +182,7 @@ impl InOrder {
 pub(crate) enum Work {
     /// Bytes whose files are known.
     Bytes(Arc<BufferGuard>),
-    Look,
+    Recheck,
     Closed,
 }
 
@@ -199,10 +199,10 @@ impl Queue {
         }
         let mut inner = self.inner.lock();
         for piece in pieces {
-            inner.take_in(piece.offset, &data[piece.range.clone()]);
+            inner.insert(piece.offset, &data[piece.range.clone()]);
         }
         inner.has_new_data = true;
-        let notify = inner.is_enough();
+        let notify = inner.has_enough();
         let fits = inner.queued <= self.budget;
         drop(inner);
         if notify {
@@ -230,10 +230,10 @@ impl Queue {
     }
 
     /// Whether arrived data has not been taken yet and does not wait for the rest of its unit.
-    pub(crate) fn holds_anything(&self) -> bool {
+    pub(crate) fn has_data(&self) -> bool {
         let inner = self.inner.lock();
-        let waits_for_rest = inner.units.is_some() && inner.completed.is_none() && !inner.is_enough();
-        inner.queued > 0 && !waits_for_rest
+        let waits_for_unit = inner.units.is_some() && inner.completed.is_none() && !inner.has_enough();
+        inner.queued > 0 && !waits_for_unit
     }
 
     /// Stops accepting data. The writer still gets queued data, which then need not be sent again.
@@ -253,17 +253,17 @@ impl Queue {
         let (mut lingered, linger) = (false, if inner.units.is_some() { IDLE } else { LINGER });
         loop {
             let closed = self.closed.load(Ordering::Acquire);
-            let any = closed || lingered || inner.completed.is_some();
-            let enough = any || inner.is_enough();
-            if let Some(filling) = if enough { inner.take_below(known, any) } else { None } {
+            let accept_partial = closed || lingered || inner.completed.is_some();
+            let enough = accept_partial || inner.has_enough();
+            if let Some(filling) = if enough { inner.take_below(known, accept_partial) } else { None } {
                 drop(inner);
                 self.taken.fetch_add(1, Ordering::AcqRel);
                 return Work::Bytes(Arc::new(BufferGuard { filling, owner: self.clone() }));
             }
             // Entries received before the end determine where queued data belongs.
-            let look = std::mem::take(&mut inner.has_other_work);
-            if look && !(closed && inner.queued == 0) {
-                return Work::Look;
+            let recheck = std::mem::take(&mut inner.has_other_work);
+            if recheck && !(closed && inner.queued == 0) {
+                return Work::Recheck;
             }
             if closed {
                 return Work::Closed;
@@ -274,7 +274,7 @@ impl Queue {
         }
     }
 
-    fn take_back(&self, filling: QueueBuffer) {
+    fn release(&self, filling: QueueBuffer) {
         self.taken.fetch_sub(1, Ordering::AcqRel);
         let used = filling.used as u64;
         let freed = self.freed.fetch_add(used, Ordering::AcqRel) + used;
@@ -285,16 +285,16 @@ impl Queue {
         }
         drop(inner);
         // Another thread may have freed more and woken the data path meanwhile.
-        let since = freed.saturating_sub(self.woken.load(Ordering::Relaxed));
+        let since = freed.saturating_sub(self.last_wake.load(Ordering::Relaxed));
         if since >= WAKE_STEP.min(self.budget / 4) {
-            self.woken.fetch_max(freed, Ordering::Relaxed);
+            self.last_wake.fetch_max(freed, Ordering::Relaxed);
             self.wake.call();
         }
     }
 }
 
 impl Inner {
-    fn take_in(&mut self, mut offset: u64, mut bytes: &[u8]) {
+    fn insert(&mut self, mut offset: u64, mut bytes: &[u8]) {
         self.queued += bytes.len() as u64;
         while !bytes.is_empty() {
             let buffer = self.buffer_for(offset);
@@ -313,35 +313,35 @@ impl Inner {
             _ => buffer.room(offset) > 0,
         };
         // Without units only the last one may have free space.
-        let begun = self.buffers.iter().rposition(is_it);
-        let at = begun.unwrap_or_else(|| {
+        let existing = self.buffers.iter().rposition(is_it);
+        let at = existing.unwrap_or_else(|| {
             let len = self.units.map_or(BUFFER, Units::longest);
             let memory = self.spare.pop().unwrap_or_else(|| AlignedBytes::zeroed(len));
             let taken = |unit: &Range<u64>| self.taken.get(&unit.start).copied().unwrap_or_default();
-            let left = |unit: &Range<u64>| (unit.end - unit.start) as usize - taken(unit);
-            let unit = unit.map(|range| Unit { left: left(&range), range });
+            let remaining = |unit: &Range<u64>| (unit.end - unit.start) as usize - taken(unit);
+            let unit = unit.map(|range| Unit { remaining: remaining(&range), range });
             self.buffers.push_back(QueueBuffer { memory, unit, ..QueueBuffer::default() });
             self.buffers.len() - 1
         });
         &mut self.buffers[at]
     }
 
-    fn is_enough(&self) -> bool {
+    fn has_enough(&self) -> bool {
         match self.units {
             None => self.queued >= WRITER_WAKE_BYTES,
-            Some(_) => self.buffers.iter().any(QueueBuffer::is_whole_unit),
+            Some(_) => self.buffers.iter().any(QueueBuffer::is_complete_unit),
         }
     }
 
     /// Takes the oldest buffer whose runs all end at or below `known`; with units, only complete ones unless
-    /// `any`.
-    fn take_below(&mut self, known: u64, any: bool) -> Option<QueueBuffer> {
-        let is_ripe = |b: &QueueBuffer| any || b.unit.is_none() || b.is_whole_unit();
-        let index = self.buffers.iter().position(|b| b.top <= known && is_ripe(b))?;
+    /// `accept_partial`.
+    fn take_below(&mut self, known: u64, accept_partial: bool) -> Option<QueueBuffer> {
+        let is_takeable = |b: &QueueBuffer| accept_partial || b.unit.is_none() || b.is_complete_unit();
+        let index = self.buffers.iter().position(|b| b.end_offset <= known && is_takeable(b))?;
         let mut filling = self.buffers.remove(index)?;
         self.queued -= filling.used as u64;
         if let Some(unit) = &filling.unit {
-            if filling.is_whole_unit() {
+            if filling.is_complete_unit() {
                 self.taken.remove(&unit.range.start);
             } else {
                 *self.taken.entry(unit.range.start).or_default() += filling.used;

@@ -15,7 +15,7 @@ fn take(queue: &Arc<Queue>, known: u64) -> Option<Arc<BufferGuard>> {
     queue.complete(0);
     match queue.take(known) {
         Work::Bytes(guard) => Some(guard),
-        Work::Look | Work::Closed => None,
+        Work::Recheck | Work::Closed => None,
     }
 }
 
@@ -72,12 +72,12 @@ fn buffers_in_use_are_counted() {
     let queue = queue(100);
     push(&queue, 0, &[0; 50]);
     let first = take(&queue, 100).unwrap();
-    assert!(first.is_one_of(1));
+    assert!(first.in_use_at_most(1));
     push(&queue, 50, &[0; 50]);
     let second = take(&queue, 100).unwrap();
-    assert!(!second.is_one_of(1) && second.is_one_of(2));
+    assert!(!second.in_use_at_most(1) && second.in_use_at_most(2));
     drop(first);
-    assert!(second.is_one_of(1));
+    assert!(second.in_use_at_most(1));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_complete_unit_is_taken_as_one_run() {
     let queue = Arc::new(Queue::new(0, Some(Units::new(Bytes(100))), WakeSlot::default()));
     assert_eq!(queue.limit(), 200, "two units");
     for offset in [120, 60, 0, 80, 20, 40] {
-        assert!(!queue.holds_anything());
+        assert!(!queue.has_data());
         push(&queue, offset, &[offset as u8; 20]);
     }
     let (runs, bytes) = taken(&queue);
@@ -133,8 +133,8 @@ fn an_incomplete_unit_is_taken_when_idle_and_its_rest_when_complete() {
     assert_eq!(runs, [Run { offset: 0, range: 0..20 }, Run { offset: 30, range: 30..40 }]);
     assert_eq!(bytes, [[2; 20].as_slice(), &[1; 10]].concat());
     push(&queue, 40, &[3; 60]);
-    assert!(!queue.holds_anything());
+    assert!(!queue.has_data());
     push(&queue, 20, &[4; 10]);
-    assert!(queue.holds_anything());
+    assert!(queue.has_data());
     assert_eq!(taken(&queue).1, [[4; 10].as_slice(), &[3; 60]].concat());
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use derive_more::Deref;
 use haul_base::RangeSet;
 use haul_wire::control::{
-    ByteRange, ControlMessage, Destination, Durability, Fault, FileDigest, Item, More, Proof, ReceivePolicy,
-    RunMode, Want, WantRun,
+    ByteRange, ControlMessage, Destination, Durability, EntryRequest, Fault, FileDigest, Item, More, Proof,
+    ReceivePolicy, RequestRun, RunMode,
 };
 use parking_lot::Mutex;
 
@@ -18,9 +18,9 @@ use crate::entries::{EntryState, EntryTable};
 use crate::job::{Common, Job, Stage};
 use crate::journal::{FileIdentity, Journal};
 use crate::link::{ControlLink, RECV_TIMEOUT};
-use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataFailures, MetadataWriter};
 use crate::receive::commit::sync::Writeback;
+use crate::receive::ledger::Ledger;
 use crate::receive::options::{Expectations, ReceiveOptions};
 use crate::receive::place::Place;
 use crate::receive::queue::{BufferGuard, Queue};
@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     pub(crate) unreported: Mutex<Vec<Item>>,
     pub(crate) metadata: MetadataWriter,
     pub(crate) writeback: Writeback,
-    pub(crate) book: Mutex<Book>,
+    pub(crate) ledger: Mutex<Ledger>,
     finished: AtomicBool,
     /// Notes on journals that were left alone.
     pub(crate) skipped: Vec<String>,
@@ -62,14 +62,14 @@ impl Job for Shared {
         let (written, known) = (self.progress.bytes_done.get(), self.progress.bytes_known.get());
         if self.finished() {
             Stage::Confirmation
-        } else if self.queue.holds_anything() {
+        } else if self.queue.has_data() {
             Stage::Writing
         } else if !self.progress.all_known() {
             self.listing
         } else if written < known {
             Stage::Delivery
-        } else if self.book.lock().object_len.is_none() {
-            Stage::Wants
+        } else if self.ledger.lock().object_len.is_none() {
+            Stage::Requests
         } else {
             Stage::Completion
         }
@@ -105,7 +105,7 @@ impl Shared {
             unreported: Mutex::default(),
             metadata: MetadataWriter::new(options.permit),
             writeback: Writeback::default(),
-            book: Mutex::new(Book::new(common.budget.clone())),
+            ledger: Mutex::new(Ledger::new(common.budget.clone())),
             common,
             finished: AtomicBool::new(false),
             skipped: Vec::new(),
@@ -127,12 +127,12 @@ impl Shared {
 
     pub(crate) fn note(&self, path: &[u8], metadata_failures: MetadataFailures) {
         for what in metadata_failures {
-            self.book.lock().notes.add(|| format!("`{}`: {what}", crate::fault::show(path)));
+            self.ledger.lock().notes.add(|| format!("`{}`: {what}", crate::fault::show(path)));
         }
     }
 
-    pub(crate) fn table<T>(&self, look: impl FnOnce(&EntryTable) -> T) -> T {
-        look(&self.book.lock().table)
+    pub(crate) fn table<T>(&self, read: impl FnOnce(&EntryTable) -> T) -> T {
+        read(&self.ledger.lock().table)
     }
 
     pub(crate) fn path(&self, entry: u32) -> Vec<u8> {
@@ -147,11 +147,11 @@ impl Shared {
 
     /// Marks an entry as failed and removes its temporary file. Returns false if it had failed before, and is
     /// settled elsewhere.
-    pub(crate) fn give_up(&self, entry: u32) -> bool {
-        let mut book = self.book.lock();
-        let (state, path) = (book.table.state(entry), book.table.path(entry));
-        book.table.set_state(entry, EntryState::Failed);
-        drop(book);
+    pub(crate) fn mark_failed(&self, entry: u32) -> bool {
+        let mut ledger = self.ledger.lock();
+        let (state, path) = (ledger.table.state(entry), ledger.table.path(entry));
+        ledger.table.set_state(entry, EntryState::Failed);
+        drop(ledger);
         if state == EntryState::Started {
             self.place.discard(entry, &path);
         }
@@ -168,7 +168,7 @@ impl Shared {
     }
 
     pub(crate) fn finish(&self) -> Result<(), Fault> {
-        let summary = self.book.lock().summary();
+        let summary = self.ledger.lock().summary();
         self.finished.store(true, Ordering::Release);
         self.link.send(ControlMessage::Finish(summary))
     }
@@ -184,23 +184,23 @@ impl Shared {
 
     /// Sends the requests for the entries from `first` on; to a fresh destination everything is sent without
     /// requests.
-    pub(crate) fn ask(&self, first: u32, wants: &[Want]) -> Result<(), Fault> {
+    pub(crate) fn send_requests(&self, first: u32, requests: &[EntryRequest]) -> Result<(), Fault> {
         let _order = self.pending_comparisons.lock();
-        let mut book = self.book.lock();
-        for (entry, want) in (first..).zip(wants) {
-            match want {
-                Want::Whole => {
-                    let whole = 0..book.table.stream_len(entry);
-                    self.append(&mut book, entry, &[whole.into()])?;
+        let mut ledger = self.ledger.lock();
+        for (entry, request) in (first..).zip(requests) {
+            match request {
+                EntryRequest::All => {
+                    let range = 0..ledger.table.stream_len(entry);
+                    self.append(&mut ledger, entry, &[range.into()])?;
                 }
-                Want::Rest(ranges) => self.append(&mut book, entry, ranges)?,
-                Want::Nothing | Want::Kept | Want::Compare => {}
+                EntryRequest::Ranges(ranges) => self.append(&mut ledger, entry, ranges)?,
+                EntryRequest::Nothing | EntryRequest::Kept | EntryRequest::Compare => {}
             }
         }
-        book.decided = book.table.len();
-        drop(book);
-        if self.destination == Destination::Occupied && !wants.is_empty() {
-            self.link.send(ControlMessage::Wants(runs(wants)))?;
+        ledger.decided = ledger.table.len();
+        drop(ledger);
+        if self.destination == Destination::Occupied && !requests.is_empty() {
+            self.link.send(ControlMessage::EntryRequests(runs(requests)))?;
         }
         Ok(())
     }
@@ -208,13 +208,13 @@ impl Shared {
     pub(crate) fn request_more(&self, entry: u32, ranges: Vec<ByteRange>) -> Result<(), Fault> {
         let pending_comparisons = self.pending_comparisons.lock();
         debug_assert!(*pending_comparisons > 0, "only of files that are being compared");
-        self.append(&mut self.book.lock(), entry, &ranges)?;
+        self.append(&mut self.ledger.lock(), entry, &ranges)?;
         self.link.send(ControlMessage::More(More { entry: entry.into(), ranges }))
     }
 
-    fn append(&self, book: &mut Book, entry: u32, ranges: &[ByteRange]) -> Result<(), Fault> {
+    fn append(&self, ledger: &mut Ledger, entry: u32, ranges: &[ByteRange]) -> Result<(), Fault> {
         for &ByteRange { start, len } in ranges {
-            book.append(entry, &(start..start + len))?;
+            ledger.append(entry, &(start..start + len))?;
             self.progress.bytes_known.add(len);
         }
         Ok(())
@@ -227,38 +227,38 @@ impl Shared {
         if *pending_comparisons > 0 {
             return Ok(());
         }
-        let mut book = self.book.lock();
-        let bytes = book.layout.len;
-        book.object_len = Some(bytes);
-        drop(book);
+        let mut ledger = self.ledger.lock();
+        let bytes = ledger.layout.len;
+        ledger.object_len = Some(bytes);
+        drop(ledger);
         self.queue.signal_work();
         match self.destination {
             Destination::Fresh => Ok(()),
-            Destination::Occupied => self.link.send(ControlMessage::WantsEnd { bytes }),
+            Destination::Occupied => self.link.send(ControlMessage::EntryRequestsEnd { bytes }),
         }
     }
 }
 
 /// Joins equal consecutive requests into runs.
-fn runs(wants: &[Want]) -> Vec<WantRun> {
-    let run = |equal: &[Want]| WantRun { count: equal.len() as u64, want: equal[0].clone() };
-    wants.chunk_by(PartialEq::eq).map(run).collect()
+fn runs(requests: &[EntryRequest]) -> Vec<RequestRun> {
+    let run = |equal: &[EntryRequest]| RequestRun { count: equal.len() as u64, request: equal[0].clone() };
+    requests.chunk_by(PartialEq::eq).map(run).collect()
 }
 
-/// Messages to the verifier. `Held` is the hash of a group of existing data; `None` if it cannot be read.
+/// Messages to the verifier. `Existing` is the hash of a group of existing data; `None` if it cannot be read.
 pub(crate) enum Check {
     Written(Written),
     Expected { digests: Vec<FileDigest>, _reserved: Reserved },
     Compare(Comparison),
-    Held { entry: u32, group: u32, value: Option<Value> },
+    Existing { entry: u32, group: u32, value: Option<Value> },
     Proofs { proofs: Vec<Proof>, _reserved: Reserved },
-    GivenUp(u32),
+    Abandoned(u32),
 }
 
 impl Check {
     pub(crate) fn expected(budget: &Arc<Budget>, digests: Vec<FileDigest>) -> Result<Self, Fault> {
-        let said = |digest: &FileDigest| digest.result.as_ref().err().map_or(0, text);
-        let bytes: usize = digests.iter().map(|digest| size_of::<FileDigest>() + said(digest)).sum();
+        let text_len = |digest: &FileDigest| digest.result.as_ref().err().map_or(0, text);
+        let bytes: usize = digests.iter().map(|digest| size_of::<FileDigest>() + text_len(digest)).sum();
         Ok(Self::Expected { digests, _reserved: budget.reserve(bytes as u64)? })
     }
 
@@ -288,7 +288,7 @@ pub(crate) struct Written {
     /// Range of the stream.
     pub(crate) range: Range<u64>,
     /// The contiguous written range that contains it, at the time of the write.
-    pub(crate) around: Range<u64>,
+    pub(crate) enclosing: Range<u64>,
     /// The bytes, unless too many buffers are in use.
     pub(crate) bytes: Option<(Arc<BufferGuard>, Range<usize>)>,
     /// Length of the stream.
@@ -296,9 +296,9 @@ pub(crate) struct Written {
 }
 
 /// Messages to the committer: one per entry, and the number of entries.
-pub(crate) enum Settle {
+pub(crate) enum CommitEvent {
     /// A directory or link, which is finished at the end, or a file that is left as it is.
-    Held,
+    Deferred,
     /// The file is complete and verified.
     Verified(u32),
     /// The existing file is equal.
@@ -312,7 +312,7 @@ pub(crate) enum Settle {
     End(u64),
 }
 
-impl Settle {
+impl CommitEvent {
     pub(crate) fn failed(budget: &Arc<Budget>, entry: u32, fault: Fault) -> Result<Self, Fault> {
         let reserved = budget.reserve(text(&fault) as u64)?;
         Ok(Self::Failed { entry, fault, _reserved: reserved })
@@ -325,8 +325,8 @@ mod tests {
 
     #[test]
     fn consecutive_equal_wants_become_one_run() {
-        let wants = vec![Want::Kept, Want::Kept, Want::Whole, Want::Kept];
-        let counts: Vec<_> = runs(&wants).into_iter().map(|run| (run.count, run.want)).collect();
-        assert_eq!(counts, [(2, Want::Kept), (1, Want::Whole), (1, Want::Kept)]);
+        let requests = vec![EntryRequest::Kept, EntryRequest::Kept, EntryRequest::All, EntryRequest::Kept];
+        let counts: Vec<_> = runs(&requests).into_iter().map(|run| (run.count, run.request)).collect();
+        assert_eq!(counts, [(2, EntryRequest::Kept), (1, EntryRequest::All), (1, EntryRequest::Kept)]);
     }
 }

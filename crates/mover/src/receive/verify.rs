@@ -19,10 +19,10 @@ use rustix::io::Errno;
 
 use crate::budget::Reserved;
 use crate::entries::EntryState;
-use crate::fault::{IoFault, Scope, protocol};
-use crate::job::over;
-use crate::receive::place::dir_entry::mismatch;
-use crate::receive::shared::{Check, Comparison, Settle, Shared, Written, text};
+use crate::fault::{IoFault, Scope, violation};
+use crate::job::job_ended;
+use crate::receive::place::dir_entry::digest_mismatch;
+use crate::receive::shared::{Check, CommitEvent, Comparison, Shared, Written, text};
 use crate::storage::{fdatasync, read_exact_at};
 use crate::stream::Shape;
 use crate::tree::{Groups, Tree, Value};
@@ -49,7 +49,7 @@ struct FileComparison {
     /// Groups with existing bytes that have not been compared yet; when none is left, the requests end.
     unchecked: BTreeSet<u32>,
     /// Requested bytes of a temporary file; `None` for an existing file.
-    asked: Option<u64>,
+    requested: Option<u64>,
     is_over: Arc<AtomicBool>,
     _reserved: Reserved,
 }
@@ -57,7 +57,7 @@ struct FileComparison {
 pub(crate) struct Verifier {
     shared: Arc<Shared>,
     checks: Receiver<Check>,
-    settles: Sender<Settle>,
+    events: Sender<CommitEvent>,
     hashing: HashMap<u32, Hashing>,
     /// Hashers of groups that have arrived in order so far, by file and number, and their ends.
     in_order: BTreeMap<(u32, u32), Box<(Hasher, u64)>>,
@@ -68,11 +68,11 @@ pub(crate) struct Verifier {
 }
 
 impl Verifier {
-    pub(crate) fn new(shared: Arc<Shared>, checks: Receiver<Check>, settles: Sender<Settle>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, checks: Receiver<Check>, events: Sender<CommitEvent>) -> Self {
         Self {
             shared,
             checks,
-            settles,
+            events,
             hashing: HashMap::new(),
             in_order: BTreeMap::new(),
             different: HashSet::new(),
@@ -97,9 +97,9 @@ impl Verifier {
             Check::Written(written) => self.written(&written),
             Check::Expected { digests, .. } => digests.into_iter().try_for_each(|digest| self.expect(digest)),
             Check::Compare(comparison) => self.compare(comparison),
-            Check::Held { entry, group, value } => self.held(entry, group, value),
+            Check::Existing { entry, group, value } => self.existing_hashed(entry, group, value),
             Check::Proofs { proofs, .. } => proofs.iter().try_for_each(|proof| self.proof(proof)),
-            Check::GivenUp(entry) => self.drop_entry(entry).map(drop),
+            Check::Abandoned(entry) => self.drop_entry(entry).map(drop),
         }
     }
 
@@ -139,8 +139,8 @@ impl Verifier {
     fn written(&mut self, written: &Written) -> Result<(), Fault> {
         let (entry, groups) = (written.entry, Groups::of(written.len));
         self.begin(entry, written.len)?;
-        self.feed(written);
-        for group in groups.completed(&written.range, &written.around) {
+        self.hash_in_order(written);
+        for group in groups.completed(&written.range, &written.enclosing) {
             let taken = self.take(entry, group, groups);
             match taken.map_or_else(|| self.hash_from_disk(entry, group), Ok) {
                 Ok(value) => {
@@ -151,11 +151,11 @@ impl Verifier {
                 Err(io_fault) => self.unreadable(entry, group, io_fault)?,
             }
         }
-        self.try_settle(entry)
+        self.try_finish(entry)
     }
 
     /// Hashes bytes of the stream that begin or continue a group.
-    fn feed(&mut self, written: &Written) {
+    fn hash_in_order(&mut self, written: &Written) {
         let Some((guard, in_buffer)) = &written.bytes else { return };
         let (bytes, range, groups) =
             (guard.bytes(in_buffer.clone()), &written.range, Groups::of(written.len));
@@ -184,15 +184,15 @@ impl Verifier {
     /// Handles a group that cannot be read back. If it existed before the job, it is requested: after a power
     /// failure, a journal can claim more than the file contains.
     fn unreadable(&mut self, entry: u32, group: u32, io_fault: IoFault) -> Result<(), Fault> {
-        let given_up = self.shared.book.lock().table.state(entry) == EntryState::Failed;
-        let was_there = self.compared(entry).is_some_and(|c| c.unchecked.contains(&group));
+        let given_up = self.shared.ledger.lock().table.state(entry) == EntryState::Failed;
+        let is_existing = self.compared(entry).is_some_and(|c| c.unchecked.contains(&group));
         match io_fault.scope {
             _ if given_up => Ok(()),
-            _ if was_there => self.differs(entry, group),
+            _ if is_existing => self.differs(entry, group),
             Scope::Job => Err(io_fault.fault),
             Scope::Entry => {
                 self.drop_entry(entry)?;
-                self.settle_failed(entry, io_fault.fault)
+                self.commit_failed(entry, io_fault.fault)
             }
         }
     }
@@ -213,23 +213,23 @@ impl Verifier {
 
     fn compare(&mut self, comparison: Comparison) -> Result<(), Fault> {
         let Comparison { entry, claimed, is_over } = comparison;
-        let len = self.shared.book.lock().table.stream_len(entry);
+        let len = self.shared.ledger.lock().table.stream_len(entry);
         let groups = Groups::of(len);
         let unchecked: BTreeSet<u32> = match &claimed {
             None => (0..groups.count()).collect(),
             Some(claimed) => claimed.iter().flat_map(|range| groups.touched(&range)).collect(),
         };
-        let asked = claimed.map(|claimed| len - claimed.total());
+        let requested = claimed.map(|claimed| len - claimed.total());
         // A hash per group, and twice the numbers of unchecked groups.
         let bytes = IN_PROGRESS + u64::from(groups.count()) * (size_of::<Option<Value>>() as u64 + 20);
         let reserved = self.shared.budget.reserve(bytes)?;
         let (proofs, has_none) = (Tree::new(groups), unchecked.is_empty());
-        let compared = FileComparison { proofs, unchecked, asked, is_over, _reserved: reserved };
+        let compared = FileComparison { proofs, unchecked, requested, is_over, _reserved: reserved };
         self.begin(entry, len)?.compared = Some(Box::new(compared));
         if has_none { self.shared.end_requests() } else { Ok(()) }
     }
 
-    fn held(&mut self, entry: u32, group: u32, value: Option<Value>) -> Result<(), Fault> {
+    fn existing_hashed(&mut self, entry: u32, group: u32, value: Option<Value>) -> Result<(), Fault> {
         let Some(Hashing { tree, compared: Some(_), .. }) = self.hashing.get_mut(&entry) else {
             return Ok(());
         };
@@ -238,7 +238,7 @@ impl Verifier {
         };
         tree.set(group, value);
         self.check_group(entry, group)?;
-        self.try_settle(entry)
+        self.try_finish(entry)
     }
 
     fn proof(&mut self, proof: &Proof) -> Result<(), Fault> {
@@ -247,7 +247,7 @@ impl Verifier {
         else {
             return Ok(());
         };
-        let foreign = || protocol("a proof of a group that the file does not have");
+        let foreign = || violation("a proof of a group that the file does not have");
         let first = u32::try_from(proof.first).map_err(|_| foreign())?;
         for (at, &value) in (u64::from(first)..).zip(&proof.values) {
             let Some(compared) = self.compared(entry) else { return Ok(()) };
@@ -256,7 +256,7 @@ impl Verifier {
             compared.proofs.set(group, value);
             self.check_group(entry, group)?;
         }
-        self.try_settle(entry)
+        self.try_finish(entry)
     }
 
     fn check_group(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
@@ -280,45 +280,45 @@ impl Verifier {
         let Some(Hashing { tree, compared: Some(compared), .. }) = self.hashing.get_mut(&entry) else {
             return Ok(());
         };
-        let Some(asked) = &mut compared.asked else {
+        let Some(requested) = &mut compared.requested else {
             // Sending the request may block, while more would be read.
             compared.is_over.store(true, Relaxed);
             return self.differs_from_existing(entry);
         };
         let range = tree.groups.range(group);
-        *asked += range.end - range.start;
+        *requested += range.end - range.start;
         tree.clear(group);
         let done = compared.unchecked.remove(&group) && compared.unchecked.is_empty();
         self.in_order.remove(&(entry, group));
-        self.shared.book.lock().forget(entry, range.clone());
+        self.shared.ledger.lock().forget(entry, range.clone());
         self.shared.request_more(entry, vec![range.into()])?;
         if done { self.shared.end_requests() } else { Ok(()) }
     }
 
     /// Requests the whole file; in a dry run only records that it would be replaced.
     fn differs_from_existing(&mut self, entry: u32) -> Result<(), Fault> {
-        let whole = 0..self.shared.table(|table| table.stream_len(entry));
-        let looks = self.shared.is_dry_run();
-        self.shared.request_more(entry, if looks { Vec::new() } else { vec![whole.into()] })?;
+        let range = 0..self.shared.table(|table| table.stream_len(entry));
+        let is_dry_run = self.shared.is_dry_run();
+        self.shared.request_more(entry, if is_dry_run { Vec::new() } else { vec![range.into()] })?;
         self.forget(entry)?;
-        if looks {
+        if is_dry_run {
             self.different.insert(entry);
         }
-        self.try_settle(entry)
+        self.try_finish(entry)
     }
 
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
         // The control thread has checked that the entry is a file.
         let entry = digest.entry as u32;
-        if matches!(self.shared.book.lock().table.state(entry), EntryState::Waiting | EntryState::Started) {
+        if matches!(self.shared.ledger.lock().table.state(entry), EntryState::Waiting | EntryState::Started) {
             let bytes = EXPECTED + digest.result.as_ref().err().map_or(0, text);
             let reserved = self.shared.budget.reserve(bytes as u64)?;
             self.expected.insert(entry, (digest.result, reserved));
         }
-        self.try_settle(entry)
+        self.try_finish(entry)
     }
 
-    fn try_settle(&mut self, entry: u32) -> Result<(), Fault> {
+    fn try_finish(&mut self, entry: u32) -> Result<(), Fault> {
         let Some((expected, _)) = self.expected.get(&entry) else { return Ok(()) };
         let hashing = self.hashing.get(&entry);
         let found = hashing.and_then(|hashing| hashing.tree.root());
@@ -330,48 +330,48 @@ impl Verifier {
             Ok(expected) if found.is_none_or(|found| found == *expected) => Ok(*expected),
             // The proofs will identify the group.
             Ok(_) if compared.is_some_and(|c| !c.unchecked.is_empty()) => return Ok(()),
-            Ok(_) => Err(mismatch(&self.shared.path(entry))),
+            Ok(_) => Err(digest_mismatch(&self.shared.path(entry))),
             Err(fault) => Err(fault.clone()),
         };
         let compared = self.drop_entry(entry)?;
         match result {
-            Ok(digest) => self.settle_verified(entry, digest, compared.as_deref()),
-            Err(fault) => self.settle_failed(entry, fault),
+            Ok(digest) => self.commit_verified(entry, digest, compared.as_deref()),
+            Err(fault) => self.commit_failed(entry, fault),
         }
     }
 
-    fn settle_verified(
+    fn commit_verified(
         &self,
         entry: u32,
         digest: Value,
         compared: Option<&FileComparison>,
     ) -> Result<(), Fault> {
-        let mut book = self.shared.book.lock();
-        book.table.set_digest(entry, digest);
-        let (path, size) = (book.table.path(entry), book.table.size(entry));
-        if let Some(asked) = compared.and_then(|compared| compared.asked) {
-            let len = book.table.stream_len(entry);
-            book.resumed(entry, len.saturating_sub(asked))?;
+        let mut ledger = self.shared.ledger.lock();
+        ledger.table.set_digest(entry, digest);
+        let (path, size) = (ledger.table.path(entry), ledger.table.size(entry));
+        if let Some(requested) = compared.and_then(|compared| compared.requested) {
+            let len = ledger.table.stream_len(entry);
+            ledger.resumed(entry, len.saturating_sub(requested))?;
         }
-        drop(book);
-        let same = compared.is_some_and(|compared| compared.asked.is_none());
+        drop(ledger);
+        let same = compared.is_some_and(|compared| compared.requested.is_none());
         if self.shared.is_dry_run() {
             let action = match self.shared.place.existing(&path) {
                 _ if !same => Action::Replace { size },
-                Some(there) => self.shared.would_correct(entry, &path, &there),
+                Some(existing) => self.shared.metadata_action(entry, &path, &existing),
                 None => Action::Keep,
             };
-            self.shared.tell(&path, action)?;
+            self.shared.report_item(&path, action)?;
         }
-        let settle = if same { Settle::Same(entry) } else { Settle::Verified(entry) };
-        self.settles.send(settle).map_err(over)
+        let event = if same { CommitEvent::Same(entry) } else { CommitEvent::Verified(entry) };
+        self.events.send(event).map_err(job_ended)
     }
 
-    fn settle_failed(&self, entry: u32, fault: Fault) -> Result<(), Fault> {
-        if !self.shared.give_up(entry) {
+    fn commit_failed(&self, entry: u32, fault: Fault) -> Result<(), Fault> {
+        if !self.shared.mark_failed(entry) {
             return Ok(());
         }
-        self.settles.send(Settle::failed(&self.shared.budget, entry, fault)?).map_err(over)
+        self.events.send(CommitEvent::failed(&self.shared.budget, entry, fault)?).map_err(job_ended)
     }
 }
 
@@ -404,7 +404,7 @@ pub(crate) fn compare(
             shared.progress.other_steps.add(1);
             // Unreadable data counts as different.
             let value = file.as_deref().and_then(|file| hash_group(file, &shape, group, &mut buffer).ok());
-            checks.send(Check::Held { entry: job.entry, group, value }).map_err(over)?;
+            checks.send(Check::Existing { entry: job.entry, group, value }).map_err(job_ended)?;
         }
     }
     Ok(())

@@ -10,13 +10,13 @@ use haul_proto::ObjectSink;
 use haul_wire::control::{Action, Durability, Fault};
 
 use crate::entries::{EntryState, EntryTable, Kind};
-use crate::fault::{IoFault, Scope, protocol};
-use crate::job::{Job as _, over};
-use crate::receive::book::FilePiece;
-use crate::receive::commit::sync::{Order, WRITEBACK_BYTES};
+use crate::fault::{IoFault, Scope, violation};
+use crate::job::{Job as _, job_ended};
+use crate::receive::commit::sync::{WRITEBACK_BYTES, WritebackJob};
+use crate::receive::ledger::FilePiece;
 use crate::receive::queue::{BufferGuard, Work};
-use crate::receive::shared::{Check, Settle, Shared, Written};
-use crate::report::without_directory;
+use crate::receive::shared::{Check, CommitEvent, Shared, Written};
+use crate::report::missing_directory;
 use crate::storage::write_all_at;
 
 /// Number of buffers in use above which the verifier gets no more, and reads from the page cache instead.
@@ -27,31 +27,31 @@ pub(crate) struct Pipeline {
     #[deref(forward)]
     pub(crate) shared: Arc<Shared>,
     pub(crate) checks: Sender<Check>,
-    pub(crate) settles: Sender<Settle>,
+    pub(crate) events: Sender<CommitEvent>,
 }
 
 impl Pipeline {
     pub(crate) fn check(&self, check: Check) -> Result<(), Fault> {
-        self.unless_over(self.checks.send(check))
+        self.ignore_if_ended(self.checks.send(check))
     }
 
-    pub(crate) fn settle(&self, settle: Settle) -> Result<(), Fault> {
-        self.unless_over(self.settles.send(settle))
+    pub(crate) fn send_event(&self, event: CommitEvent) -> Result<(), Fault> {
+        self.ignore_if_ended(self.events.send(event))
     }
 
     /// Ignores closed queues when the job is over: received data is still written, but not verified or
     /// committed.
-    fn unless_over<E>(&self, sent: Result<(), E>) -> Result<(), Fault> {
-        sent.or_else(|error| if self.has_ended() { Ok(()) } else { Err(over(error)) })
+    fn ignore_if_ended<E>(&self, sent: Result<(), E>) -> Result<(), Fault> {
+        sent.or_else(|error| if self.has_ended() { Ok(()) } else { Err(job_ended(error)) })
     }
 
     /// Creates directories and empty files, before bytes of them or of later entries are
     /// [requested](Shared::ask).
     pub(crate) fn prepare(&self, entry: u32) -> Result<(), Fault> {
-        self.make(entry).or_else(|io_fault| self.failed(entry, io_fault))
+        self.prepare_entry(entry).or_else(|io_fault| self.failed(entry, io_fault))
     }
 
-    fn make(&self, entry: u32) -> Result<(), IoFault> {
+    fn prepare_entry(&self, entry: u32) -> Result<(), IoFault> {
         let (state, kind, path) =
             self.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         match kind {
@@ -59,16 +59,16 @@ impl Pipeline {
             _ if self.table(|table| table.parent_failed(entry)) => return Err(missing_parent(&path)),
             Kind::Directory => {
                 if self.make_directory(&path)? {
-                    self.book.lock().table.set_state(entry, EntryState::Started);
-                    self.tell(&path, Action::MakeDirectory)?;
+                    self.ledger.lock().table.set_state(entry, EntryState::Started);
+                    self.report_item(&path, Action::MakeDirectory)?;
                 }
-                self.settle(Settle::Held)?;
+                self.send_event(CommitEvent::Deferred)?;
             }
-            Kind::Symlink | Kind::HardLink(_) => self.settle(Settle::Held)?,
+            Kind::Symlink | Kind::HardLink(_) => self.send_event(CommitEvent::Deferred)?,
             Kind::File(_) if self.table(|table| table.stream_len(entry)) == 0 => {
                 self.start(entry)?;
-                let nothing = Written { entry, range: 0..0, around: 0..0, bytes: None, len: 0 };
-                self.check(Check::Written(nothing))?;
+                let empty = Written { entry, range: 0..0, enclosing: 0..0, bytes: None, len: 0 };
+                self.check(Check::Written(empty))?;
             }
             Kind::File(_) | Kind::Unread => {}
         }
@@ -76,10 +76,10 @@ impl Pipeline {
     }
 
     fn start(&self, entry: u32) -> Result<Arc<File>, IoFault> {
-        let look = |table: &EntryTable| (table.path(entry), table.shape(entry), table.attributes(entry));
-        let (path, shape, attributes) = self.table(look);
+        let read = |table: &EntryTable| (table.path(entry), table.shape(entry), table.attributes(entry));
+        let (path, shape, attributes) = self.table(read);
         let file = self.place.create(entry, &path, &shape, attributes.mtime)?;
-        self.book.lock().table.set_state(entry, EntryState::Started);
+        self.ledger.lock().table.set_state(entry, EntryState::Started);
         Ok(file)
     }
 
@@ -87,38 +87,38 @@ impl Pipeline {
         if io_fault.scope == Scope::Job {
             return Err(io_fault.fault);
         }
-        if !self.give_up(entry) {
+        if !self.mark_failed(entry) {
             return Ok(());
         }
-        self.check(Check::GivenUp(entry))?;
-        self.settle(Settle::failed(&self.budget, entry, io_fault.fault)?)
+        self.check(Check::Abandoned(entry))?;
+        self.send_event(CommitEvent::failed(&self.budget, entry, io_fault.fault)?)
     }
 }
 
 pub(crate) struct Writer {
     pub(crate) shared: Pipeline,
-    pub(crate) writeback: Sender<Order>,
+    pub(crate) writeback: Sender<WritebackJob>,
     /// Bytes of large files written since the last write-back.
-    pub(crate) since: u64,
+    pub(crate) unsynced: u64,
 }
 
 impl Writer {
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         loop {
-            let known = self.shared.book.lock().layout.len;
+            let known = self.shared.ledger.lock().layout.len;
             match self.shared.queue.take(known) {
                 Work::Bytes(guard) => self.write(&guard)?,
-                Work::Look => self.check_length()?,
+                Work::Recheck => self.check_length()?,
                 Work::Closed => return Ok(()),
             }
         }
     }
 
     fn check_length(&self) -> Result<(), Fault> {
-        let promised = self.shared.book.lock().object_len;
-        match (promised, self.shared.queue.completed()) {
-            (Some(promised), Some(delivered)) if promised != delivered => {
-                Err(protocol(&format!("{promised} bytes were announced and {delivered} were sent")))
+        let expected = self.shared.ledger.lock().object_len;
+        match (expected, self.shared.queue.completed()) {
+            (Some(expected), Some(delivered)) if expected != delivered => {
+                Err(violation(&format!("{expected} bytes were announced and {delivered} were sent")))
             }
             _ => Ok(()),
         }
@@ -126,7 +126,7 @@ impl Writer {
 
     fn write(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
         for run in guard.runs() {
-            let pieces = self.shared.book.lock().layout.pieces(run.offset, run.range.clone());
+            let pieces = self.shared.ledger.lock().layout.pieces(run.offset, run.range.clone());
             for piece in pieces {
                 let entry = piece.entry;
                 if let Err(io_fault) = self.write_piece(piece, guard) {
@@ -151,17 +151,17 @@ impl Writer {
         });
         written.map_err(|no_space| no_space.io_fault("write", &self.shared.path(entry)))?;
         if self.shared.durability != Durability::Cached && shape.len >= WRITEBACK_BYTES {
-            self.since += len;
+            self.unsynced += len;
             // If the disk is still busy with the last write-back, the next one is postponed.
-            if self.since >= WRITEBACK_BYTES && self.writeback.try_send((entry, opened.clone())).is_ok() {
-                self.since = 0;
+            if self.unsynced >= WRITEBACK_BYTES && self.writeback.try_send((entry, opened.clone())).is_ok() {
+                self.unsynced = 0;
             }
         }
-        let around = self.shared.book.lock().note_written(entry, &stream_range, shape.len);
+        let enclosing = self.shared.ledger.lock().record_written(entry, &stream_range, shape.len);
         self.shared.budget.take(0)?;
-        self.shared.place.note_written(entry, stream_range.clone());
-        let bytes = guard.is_one_of(MAX_BUFFERS_IN_USE).then(|| (guard.clone(), bytes));
-        let written = Written { entry, range: stream_range, around, bytes, len: shape.len };
+        self.shared.place.record_written(entry, stream_range.clone());
+        let bytes = guard.in_use_at_most(MAX_BUFFERS_IN_USE).then(|| (guard.clone(), bytes));
+        let written = Written { entry, range: stream_range, enclosing, bytes, len: shape.len };
         Ok(self.shared.check(Check::Written(written))?)
     }
 
@@ -179,7 +179,7 @@ impl Writer {
 }
 
 pub(crate) fn missing_parent(path: &[u8]) -> IoFault {
-    IoFault { fault: without_directory(path), scope: Scope::Entry }
+    IoFault { fault: missing_directory(path), scope: Scope::Entry }
 }
 
 pub(crate) struct FileSink {
@@ -191,7 +191,7 @@ pub(crate) struct FileSink {
 impl ObjectSink for FileSink {
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
         if !self.shared.queue.push(data, pieces) {
-            self.shared.fail(protocol("more was sent than the receiver permitted"));
+            self.shared.fail(violation("more was sent than the receiver permitted"));
         }
     }
 

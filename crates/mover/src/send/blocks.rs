@@ -80,7 +80,7 @@ impl SentPart {
 }
 
 /// Bytes of large files kept after sending once a re-read has waited for the storage; none before.
-const KEPT_OF_LARGE: u64 = 1 << 20;
+const MIN_KEPT_OF_LARGE: u64 = 1 << 20;
 
 /// Blocks and file parts from the first unreleased byte on.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Store {
 
     /// Keeps more sent bytes of large files.
     pub(crate) fn keep_more(&mut self) {
-        self.keep_of_large = (2 * self.keep_of_large).max(KEPT_OF_LARGE).min(self.keep);
+        self.keep_of_large = (2 * self.keep_of_large).max(MIN_KEPT_OF_LARGE).min(self.keep);
     }
 
     /// Appends a block. Drops the oldest blocks below `sent` that exceed the limits; if lost, their data is
@@ -246,12 +246,12 @@ mod tests {
 
     #[test]
     fn keep_more_doubles_the_kept_bytes_up_to_the_limit() {
-        let mut store = Store::new(BLOCK, 10 * KEPT_OF_LARGE + 1);
+        let mut store = Store::new(BLOCK, 10 * MIN_KEPT_OF_LARGE + 1);
         assert_eq!(store.keep_of_large, 0);
         store.keep_more();
-        assert_eq!(store.keep_of_large, KEPT_OF_LARGE);
+        assert_eq!(store.keep_of_large, MIN_KEPT_OF_LARGE);
         store.keep_more();
-        assert_eq!(store.keep_of_large, 2 * KEPT_OF_LARGE);
+        assert_eq!(store.keep_of_large, 2 * MIN_KEPT_OF_LARGE);
         for _ in 0..20 {
             store.keep_more();
         }

@@ -1,7 +1,7 @@
 //! The sending side: walks the sources, reads and hashes files, and handles the receiver's messages.
 
 mod blocks;
-mod peer;
+mod messages;
 mod plan;
 mod read;
 mod select;
@@ -16,7 +16,7 @@ use haul_proto::ObjectSource;
 use haul_wire::control::{Fault, Selection};
 
 pub(crate) use blocks::{BLOCK, Block};
-pub(crate) use peer::listen;
+pub(crate) use messages::listen;
 pub(crate) use select::Rules;
 pub use select::check_selection;
 pub(crate) use select::ignores::{Ignores, NAMES as IGNORE_FILES, enter as obey_ignore_files};

@@ -14,9 +14,9 @@ use haul_wire::control::{ControlMessage, Fault, FaultCode, FileDigest, Growth, P
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::Errno;
 
-use crate::fault::{of_path, of_source};
+use crate::fault::{path_fault, source_fault};
 use crate::identity::Identity;
-use crate::job::{self, Job as _, over};
+use crate::job::{self, Job as _, job_ended};
 use crate::link::send_list;
 use crate::progress::Progress;
 use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart, SourceFile, Store};
@@ -89,8 +89,8 @@ impl Reader {
     /// Reads ranges of a file, and fills missing bytes with zeros. False: the job is over.
     fn read(&mut self, job: &ReadJob) -> bool {
         let file = &job.file;
-        let whole = || Arc::new(Sections::new(once(0..file.shape.len), None));
-        let sections = job.sections.clone().unwrap_or_else(whole);
+        let all = || Arc::new(Sections::new(once(0..file.shape.len), None));
+        let sections = job.sections.clone().unwrap_or_else(all);
         let len = sections.len;
         let at = self.offset + self.used as u64;
         let opened = Opened::open(file);
@@ -104,11 +104,11 @@ impl Reader {
         }
         if let Err(fault) = copied {
             // If the file was already proved, it has changed since, so the proofs no longer hold either.
-            let told = match &job.hashes {
-                Some(hashes) => hashes.tell(Err(fault)),
+            let digest = match &job.hashes {
+                Some(hashes) => hashes.report(Err(fault)),
                 None => Some(FileDigest { entry: file.entry.into(), result: Err(fault) }),
             };
-            self.hash_reporter.digests.extend(told);
+            self.hash_reporter.digests.extend(digest);
         }
         let missing = at + len - (self.offset + self.used as u64);
         if self.zeros(missing).is_err() {
@@ -167,29 +167,29 @@ impl Reader {
     }
 
     /// Reads and hashes a range and appends it to the object.
-    fn copy(&mut self, opened: &Opened<'_>, mut left: Range<u64>, hasher: &mut Hasher) -> Result<(), Fault> {
-        while left.start < left.end {
+    fn copy(&mut self, opened: &Opened<'_>, mut range: Range<u64>, hasher: &mut Hasher) -> Result<(), Fault> {
+        while range.start < range.end {
             let room = self.room()?;
             let step = if self.shared.units.is_some() { room } else { room.min(STEP) };
-            let want = (left.end - left.start).min(step as u64) as usize;
-            let into = &mut self.buffer[self.used..self.used + want];
-            let waits = job::waits();
-            let got = opened.read(left.start, into)?;
-            self.shared.disk_is_slow.store(job::waits() > waits, Relaxed);
+            let len = (range.end - range.start).min(step as u64) as usize;
+            let into = &mut self.buffer[self.used..self.used + len];
+            let switches_before = job::voluntary_switches();
+            let got = opened.read(range.start, into)?;
+            self.shared.disk_is_slow.store(job::voluntary_switches() > switches_before, Relaxed);
             hasher.update(&into[..got]);
             self.used += got;
-            left.start += got as u64;
+            range.start += got as u64;
         }
         Ok(())
     }
 
     /// Appends zeros in place of unreadable bytes. Fails if the job is over.
-    fn zeros(&mut self, mut left: u64) -> Result<(), Fault> {
-        while left > 0 {
-            let len = left.min(self.room()? as u64) as usize;
+    fn zeros(&mut self, mut remaining: u64) -> Result<(), Fault> {
+        while remaining > 0 {
+            let len = remaining.min(self.room()? as u64) as usize;
             self.buffer[self.used..self.used + len].fill(0);
             self.used += len;
-            left -= len as u64;
+            remaining -= len as u64;
         }
         Ok(())
     }
@@ -209,7 +209,7 @@ impl Reader {
                 self.hash_reporter.flush().inspect_err(end)?;
             }
             let has_room = |store: &Store| self.shared.has_room_in(store).then_some(());
-            self.shared.wait_for(has_room).ok_or_else(|| over(()))?;
+            self.shared.wait_for(has_room).ok_or_else(|| job_ended(()))?;
             if let Some(units) = self.shared.units.filter(|_| self.buffer.is_empty()) {
                 self.shared.make_room_for(units);
                 self.buffer = self.fresh_buffer(units.longest());
@@ -283,7 +283,7 @@ impl HashReporter {
     fn settle(&mut self, hashes: &BlockHashes, values: &[(u32, Value)]) {
         if let Some(root) = hashes.set(values) {
             self.shared.ledger.lock().table.set_digest(hashes.file.entry, root);
-            self.digests.extend(hashes.tell(Ok(root)));
+            self.digests.extend(hashes.report(Ok(root)));
         }
     }
 
@@ -325,7 +325,7 @@ pub(crate) fn hash_blocks(shared: &Arc<Shared>, jobs: &Receiver<HashJob>) -> Res
             break;
         }
         if let Err(fault) = hash_reporter.run_hash_job(&job, &mut buffer) {
-            hash_reporter.digests.extend(job.hashes.tell(Err(fault)));
+            hash_reporter.digests.extend(job.hashes.report(Err(fault)));
         }
         if jobs.is_empty() || !hash_reporter.digests.is_empty() {
             hash_reporter.flush()?;
@@ -347,7 +347,7 @@ impl<'a> Opened<'a> {
         let file = Arc::new(File::from(opened.map_err(|errno| match errno {
             // It was a regular file when found, and is now a link.
             Errno::LOOP => changed(path, "was replaced"),
-            errno => of_source("open", path, errno),
+            errno => source_fault("open", path, errno),
         })?));
         let opened = Self { source, file };
         opened.must_be_same(SINCE_FOUND)?;
@@ -366,9 +366,9 @@ impl<'a> Opened<'a> {
 
     fn must_be_same(&self, how: &str) -> Result<(), Fault> {
         let path = &self.source.path;
-        let stat = fstat(&*self.file).map_err(|errno| of_source("look at", path, errno))?;
-        let (now, then) = (Identity::of(&stat), self.source.identity);
-        let same = now == then || (self.source.growth == Growth::Accept && now.has_grown_from(then));
+        let stat = fstat(&*self.file).map_err(|errno| source_fault("look at", path, errno))?;
+        let (now, expected) = (Identity::of(&stat), self.source.identity);
+        let same = now == expected || (self.source.growth == Growth::Accept && now.has_grown_from(expected));
         if same { Ok(()) } else { Err(changed(path, how)) }
     }
 
@@ -384,9 +384,9 @@ impl<'a> Opened<'a> {
             Ok(_) if fstat(&*self.file).is_ok_and(|stat| stat.st_size > 0) => self.must_be_same(SINCE_FOUND),
             Ok(_) => {
                 let what = "has contents but no size, as files of /proc do";
-                Err(of_path(FaultCode::Unreadable, path, what, "copy it to a regular file first"))
+                Err(path_fault(FaultCode::Unreadable, path, what, "copy it to a regular file first"))
             }
-            Err(errno) => Err(of_source("read", path, errno)),
+            Err(errno) => Err(source_fault("read", path, errno)),
         }
     }
 
@@ -394,9 +394,9 @@ impl<'a> Opened<'a> {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         let path = &self.source.path;
         let (at, run) = self.source.shape.locate(offset);
-        let want = run.min(into.len() as u64) as usize;
-        match read_at(&self.file, &mut into[..want], at) {
-            Err(errno) => Err(of_source("read", path, errno)),
+        let len = run.min(into.len() as u64) as usize;
+        match read_at(&self.file, &mut into[..len], at) {
+            Err(errno) => Err(source_fault("read", path, errno)),
             Ok(0) => Err(changed(path, "became shorter while it was read")),
             Ok(got) => Ok(got),
         }
@@ -422,5 +422,5 @@ impl<'a> Opened<'a> {
 }
 
 fn changed(path: &[u8], how: &str) -> Fault {
-    of_path(FaultCode::SourceChanged, path, how, "copy it again when nothing is writing to it")
+    path_fault(FaultCode::SourceChanged, path, how, "copy it again when nothing is writing to it")
 }

@@ -125,7 +125,7 @@ impl Job for Shared {
         } else if end {
             Stage::Completion
         } else if self.waits_for_receiver() {
-            Stage::Wants
+            Stage::Requests
         } else if self.is_idle() {
             self.listing
         } else {
@@ -226,8 +226,8 @@ impl Shared {
 
     pub(crate) fn publish(&self, block: Block) {
         let end = block.end();
-        let left = block.offset.saturating_sub(self.sent.load(Ordering::Relaxed));
-        if block.offset > 0 && left < LAST_BATCH && self.disk_is_slow.load(Ordering::Relaxed) {
+        let backlog = block.offset.saturating_sub(self.sent.load(Ordering::Relaxed));
+        if block.offset > 0 && backlog < LAST_BATCH && self.disk_is_slow.load(Ordering::Relaxed) {
             // Only the reader publishes, so no other thread changes it.
             let ahead = self.ahead.load(Ordering::Relaxed);
             self.ahead.store((2 * ahead).min(self.limits.read_ahead), Ordering::Relaxed);
@@ -309,7 +309,7 @@ impl BlockHashes {
     }
 
     /// Returns the digest message of the file for the first caller, `None` afterwards.
-    pub(crate) fn tell(&self, result: Result<Value, Fault>) -> Option<FileDigest> {
+    pub(crate) fn report(&self, result: Result<Value, Fault>) -> Option<FileDigest> {
         let first = !self.is_reported.swap(true, Ordering::AcqRel);
         first.then(|| FileDigest { entry: self.file.entry.into(), result })
     }
@@ -324,8 +324,8 @@ pub(crate) struct HashJob {
 pub(crate) struct Partial {
     pub(crate) hashes: Arc<BlockHashes>,
     /// Final state of the entry if no bytes need to be sent.
-    pub(crate) without_sending: EntryState,
-    pub(crate) asked: u64,
+    pub(crate) state_if_unsent: EntryState,
+    pub(crate) bytes: u64,
     /// Whether the receiver's data turned out to differ, also in a dry run.
     pub(crate) differs: bool,
     /// Memory reserved until the entry is settled.

@@ -17,19 +17,19 @@ pub(crate) struct FileSource {
     shared: Arc<Shared>,
     current: Option<Arc<Block>>,
     /// The file that was reopened last; without a descriptor if it cannot be opened or is another file now.
-    again: Option<(Arc<SourceFile>, Option<File>)>,
+    open_file: Option<(Arc<SourceFile>, Option<File>)>,
     storage: Inherited,
 }
 
 impl FileSource {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, current: None, again: None, storage: Inherited::here() }
+        Self { shared, current: None, open_file: None, storage: Inherited::here() }
     }
 
     /// Returns the block with the byte at `offset`; takes no lock while reads stay in the same block.
     fn block_at(&mut self, offset: u64) -> Option<&Block> {
-        let hit = self.current.as_ref().is_some_and(|b| b.offset <= offset && offset < b.end());
-        if !hit {
+        let is_current = self.current.as_ref().is_some_and(|b| b.offset <= offset && offset < b.end());
+        if !is_current {
             self.current = self.shared.store.lock().block_at(offset);
         }
         self.current.as_deref()
@@ -37,7 +37,7 @@ impl FileSource {
 
     /// Re-reads bytes that are no longer in memory and returns their number. Bytes that cannot be read are
     /// sent as zeros; verification then fails.
-    fn read_again(&mut self, offset: u64, into: &mut [u8]) -> usize {
+    fn reread(&mut self, offset: u64, into: &mut [u8]) -> usize {
         let Some((part, opened)) = self.shared.store.lock().part_at(offset) else {
             into.fill(0);
             return into.len();
@@ -46,26 +46,26 @@ impl FileSource {
         let (in_file, run) = part.file.shape.locate(in_stream);
         let len = run.min(section).min(into.len() as u64) as usize;
         let into = &mut into[..len];
-        let waits = job::waits();
+        let switches_before = job::voluntary_switches();
         let file = opened.as_deref().or_else(|| self.reopened(&part.file));
         if file.is_none_or(|f| read_exact_at(f, into, in_file).is_err()) {
             into.fill(0);
         }
-        if job::waits() > waits {
+        if job::voluntary_switches() > switches_before {
             self.shared.store.lock().keep_more();
         }
         len
     }
 
     fn reopened(&mut self, file: &Arc<SourceFile>) -> Option<&File> {
-        if self.again.as_ref().is_none_or(|(known, _)| !Arc::ptr_eq(known, file)) {
+        if self.open_file.as_ref().is_none_or(|(known, _)| !Arc::ptr_eq(known, file)) {
             let opened = file.source_root.open(&file.path, OFlags::RDONLY | OFlags::NONBLOCK).map(File::from);
             // No data is sent from another file under the same name.
             let is_same =
                 |opened: &File| fstat(opened).is_ok_and(|stat| FileId::of(&stat) == file.identity.id);
-            self.again = Some((file.clone(), opened.ok().filter(is_same)));
+            self.open_file = Some((file.clone(), opened.ok().filter(is_same)));
         }
-        self.again.as_ref().and_then(|(_, opened)| opened.as_ref())
+        self.open_file.as_ref().and_then(|(_, opened)| opened.as_ref())
     }
 }
 
@@ -75,17 +75,17 @@ impl ObjectSource for FileSource {
     }
 
     fn read(&mut self, mut offset: u64, into: &mut [u8]) {
-        let mut left = into;
-        while !left.is_empty() {
+        let mut remaining = into;
+        while !remaining.is_empty() {
             let filled = if let Some(block) = self.block_at(offset) {
                 let from = &block.data()[(offset - block.offset) as usize..];
-                let len = from.len().min(left.len());
-                left[..len].copy_from_slice(&from[..len]);
+                let len = from.len().min(remaining.len());
+                remaining[..len].copy_from_slice(&from[..len]);
                 len
             } else {
-                self.storage.clone().run(|| self.read_again(offset, left))
+                self.storage.clone().run(|| self.reread(offset, remaining))
             };
-            left = &mut left[filled..];
+            remaining = &mut remaining[filled..];
             offset += filled as u64;
         }
         // Holding a block prevents the reuse of its memory.

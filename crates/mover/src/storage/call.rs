@@ -7,7 +7,7 @@ pub enum Call {
     /// `openat`, `openat2`, `dup`.
     Open,
     /// `fstat`, `fstatat`, `fstatfs`, `faccessat`, `readlinkat`, `getxattr`, `listxattr`.
-    Look,
+    Stat,
     /// Lists the names in a directory.
     List,
     /// `lseek` for holes.

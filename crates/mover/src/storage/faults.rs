@@ -138,15 +138,15 @@ pub(super) fn effective_restrictions(resolve: ResolveFlags) -> ResolveFlags {
 }
 
 /// Calls `real` with `name` as it is spelled in `directory`, if the disk folds names.
-pub(super) fn spelled<T>(directory: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
+pub(super) fn with_spelling<T>(directory: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
     let disk = HERE.with_borrow(Clone::clone).or_else(of_process);
     let Some(folds) = disk.as_ref().and_then(|disk| disk.0.folds.as_ref()) else { return real(name) };
     let _guard = folds.lock();
     let mut path = Vec::new();
     for component in name.to_bytes().split_inclusive(|&byte| byte == b'/') {
         let bare = component.strip_suffix(b"/").unwrap_or(component);
-        let there = same_name(directory, &path, bare).ok().flatten();
-        path.extend(there.as_deref().unwrap_or(bare));
+        let listed_name = same_name(directory, &path, bare).ok().flatten();
+        path.extend(listed_name.as_deref().unwrap_or(bare));
         path.extend(&component[bare.len()..]);
     }
     // Names contain no NUL.
@@ -167,12 +167,12 @@ fn same_name(directory: BorrowedFd<'_>, below: &[u8], name: &[u8]) -> Result<Opt
     let listed = Dir::read_from(rustix::fs::openat(directory, below, flags, Mode::empty())?)?;
     let mut same = None;
     for item in listed {
-        let there = item?.file_name().to_bytes().to_vec();
-        if there == name {
-            return Ok(Some(there));
+        let listed_name = item?.file_name().to_bytes().to_vec();
+        if listed_name == name {
+            return Ok(Some(listed_name));
         }
-        if folded(&there) == folded(name) {
-            same = Some(there);
+        if folded(&listed_name) == folded(name) {
+            same = Some(listed_name);
         }
     }
     Ok(same)

@@ -24,7 +24,7 @@ pub(crate) use call::Call;
 use faults as kernel;
 
 pub(crate) use kernel::Inherited;
-use kernel::{decide, effective_restrictions, spelled};
+use kernel::{decide, effective_restrictions, with_spelling};
 
 #[cfg(not(feature = "faults"))]
 mod kernel {
@@ -51,7 +51,7 @@ mod kernel {
     }
 
     #[inline]
-    pub(super) fn spelled<T>(_: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
+    pub(super) fn with_spelling<T>(_: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
         real(name)
     }
 
@@ -88,7 +88,7 @@ fn named<T>(
     mut real: impl FnMut(BorrowedFd<'_>, &CStr) -> Result<T>,
 ) -> Result<T> {
     let at = directory.as_fd();
-    name.into_with_c_str(|name| repeat(call, || spelled(at, name, |name| real(at, name))))
+    name.into_with_c_str(|name| repeat(call, || with_spelling(at, name, |name| real(at, name))))
 }
 
 /// The calls of `rustix::fs` on a file descriptor.
@@ -101,8 +101,8 @@ macro_rules! on_open {
 }
 
 on_open! {
-    Look: fstat() -> Stat;
-    Look: fstatfs() -> StatFs;
+    Stat: fstat() -> Stat;
+    Stat: fstatfs() -> StatFs;
     Seek: seek(to: SeekFrom) -> u64;
     Size: fallocate(flags: FallocateFlags, offset: u64, len: u64) -> ();
     Size: ftruncate(len: u64) -> ();
@@ -123,7 +123,7 @@ macro_rules! on_name {
 
 on_name! {
     Open: openat(flags: OFlags, mode: Mode) -> OwnedFd;
-    Look: accessat(access: Access, flags: AtFlags) -> ();
+    Stat: accessat(access: Access, flags: AtFlags) -> ();
     Make: mkdirat(mode: Mode) -> ();
     Remove: unlinkat(flags: AtFlags) -> ();
     Attributes: chownat(user: Option<Uid>, group: Option<Gid>, flags: AtFlags) -> ();
@@ -157,7 +157,7 @@ pub(crate) fn dup(fd: impl AsFd) -> Result<OwnedFd> {
 }
 
 pub(crate) fn lstatat(directory: impl AsFd, name: impl Arg) -> Result<Stat> {
-    named(Call::Look, directory, name, |at, name| fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW))
+    named(Call::Stat, directory, name, |at, name| fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW))
 }
 
 pub(crate) fn kind_of(stat: &Stat) -> FileType {
@@ -165,7 +165,7 @@ pub(crate) fn kind_of(stat: &Stat) -> FileType {
 }
 
 pub(crate) fn statat(directory: impl AsFd, path: impl Arg) -> Result<Stat> {
-    named(Call::Look, directory, path, |at, path| fs::statat(at, path, AtFlags::NO_AUTOMOUNT))
+    named(Call::Stat, directory, path, |at, path| fs::statat(at, path, AtFlags::NO_AUTOMOUNT))
 }
 
 pub(crate) fn lstatat_if_any(directory: impl AsFd, name: impl Arg) -> Result<Option<Stat>> {
@@ -176,7 +176,7 @@ pub(crate) fn lstatat_if_any(directory: impl AsFd, name: impl Arg) -> Result<Opt
 }
 
 pub(crate) fn readlinkat(directory: impl AsFd, name: impl Arg) -> Result<Vec<u8>> {
-    named(Call::Look, directory, name, |at, name| {
+    named(Call::Stat, directory, name, |at, name| {
         fs::readlinkat(at, name, Vec::new()).map(std::ffi::CString::into_bytes)
     })
 }
@@ -204,8 +204,8 @@ pub(crate) fn list_each(
 ) -> Result<()> {
     let mut names = RawDir::new(directory.as_fd(), buffer);
     loop {
-        let asked = if names.is_buffer_empty() { decide(Call::List).map(drop) } else { Ok(()) };
-        match asked.map(|()| names.next()).transpose() {
+        let decision = if names.is_buffer_empty() { decide(Call::List).map(drop) } else { Ok(()) };
+        match decision.map(|()| names.next()).transpose() {
             None => return Ok(()),
             Some(item) => match item.and_then(|item| item) {
                 Ok(item) if matches!(item.file_name().to_bytes(), b"." | b"..") => {}
@@ -251,7 +251,7 @@ pub(crate) fn write_all(fd: impl AsFd, bytes: &[u8]) -> Result<()> {
 
 fn write_with(mut bytes: &[u8], mut real: impl FnMut(&[u8]) -> Result<usize>) -> Result<()> {
     while !bytes.is_empty() {
-        match decide(Call::Write(bytes.len())).and_then(|most| real(&bytes[..most.min(bytes.len())])) {
+        match decide(Call::Write(bytes.len())).and_then(|max| real(&bytes[..max.min(bytes.len())])) {
             Ok(0) => return Err(Errno::IO),
             Ok(done) => bytes = &bytes[done..],
             Err(Errno::INTR) => {}
@@ -269,10 +269,10 @@ pub(crate) fn copy(from: impl AsFd, to: impl AsFd, most: u64) -> Result<u64> {
     while done < most {
         let by_kernel = buffer.is_empty();
         let copied = if by_kernel {
-            let ask = (most - done).min(COPY) as usize;
+            let len = (most - done).min(COPY) as usize;
             let (mut start, mut end) = (done, done);
-            decide(Call::Write(ask))
-                .and_then(|now| fs::copy_file_range(from, Some(&mut start), to, Some(&mut end), now.min(ask)))
+            decide(Call::Write(len))
+                .and_then(|now| fs::copy_file_range(from, Some(&mut start), to, Some(&mut end), now.min(len)))
         } else {
             let into = &mut buffer[..(most - done).min(COPY_BUFFER) as usize];
             read_at(from, into, done).and_then(|got| write_all_at(to, &into[..got], done).map(|()| got))

@@ -201,7 +201,7 @@ fn a_file_removed_during_comparison_is_not_reported_as_kept() {
     let (lost, seen) = (dst.join("gone"), AtomicBool::new(false));
     // The committer checks files that were equal.
     let ends = copy(&src, &dst, by_contents(), move |thread, call| {
-        if thread == "haul-commit" && call == Call::Look && first(&seen) {
+        if thread == "haul-commit" && call == Call::Stat && first(&seen) {
             fs::remove_file(&lost).unwrap();
         }
         Verdict::Pass
@@ -230,8 +230,11 @@ fn leftovers_of_a_hard_link_are_found_by_the_next_job() {
         if dead.load(Ordering::Relaxed) { BROKEN } else { Verdict::Pass }
     });
     assert!(ends.received.is_err());
-    let left = names_below(&dst.join("sub"));
-    assert!(left.len() == 1 && left[0].extension().is_some_and(|end| end == "part"), "{left:?}");
+    let remaining = names_below(&dst.join("sub"));
+    assert!(
+        remaining.len() == 1 && remaining[0].extension().is_some_and(|end| end == "part"),
+        "{remaining:?}"
+    );
     // A copy of another set cleans up, and reuses no name of the leftover journal.
     fs::write(dir.path().join("other"), "y").unwrap();
     crate::harness::copy(&[&dir.path().join("other")], &dst, Layout::Into).clean();

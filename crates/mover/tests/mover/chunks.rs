@@ -99,10 +99,10 @@ fn without_pauses(files_of: &[usize], pump: &Pump<'_>, expected: &[usize]) -> Si
 fn files_are_read_and_written_in_chunks_despite_losses_and_reordering() {
     for (seed, loss) in [(1, 0.0), (2, 0.1), (3, 0.5)] {
         let pump = Pump { seed, loss, ..Pump::default() };
-        let whole = [CHUNK, CHUNK, CHUNK, 1_234];
-        let sizes = without_pauses(&[3 * CHUNK + 1_234], &pump, &whole);
-        assert_eq!(sizes.read(), whole, "{loss}");
-        assert_eq!(sizes.written(), whole, "{loss}");
+        let lengths = [CHUNK, CHUNK, CHUNK, 1_234];
+        let sizes = without_pauses(&[3 * CHUNK + 1_234], &pump, &lengths);
+        assert_eq!(sizes.read(), lengths, "{loss}");
+        assert_eq!(sizes.written(), lengths, "{loss}");
     }
 }
 

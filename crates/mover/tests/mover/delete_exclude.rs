@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use haul_mover::{Expectations, MoveReport, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
-    Action, Extraneous, IgnoreFiles, Item, Layout, LeftOutNames, ReceivePolicy, Rule, RunMode, Selection,
+    Action, ExcludedNames, Extraneous, IgnoreFiles, Item, Layout, ReceivePolicy, Rule, RunMode, Selection,
     Verdict,
 };
 
@@ -45,10 +45,10 @@ fn copy_chosen(
     let mut receive = receive_files(&bytes(dst), &Root::Anywhere, layout, b, options).unwrap();
     let mut send = send_files(vec![source], Root::Anywhere, selection, a, SendLimits::default()).unwrap();
     let items: Arc<Mutex<Vec<String>>> = Arc::default();
-    let said = items.clone();
+    let result = items.clone();
     let note = move |item: &Item| {
         if item.action == Action::Delete {
-            said.lock().unwrap().push(item.path.to_string());
+            result.lock().unwrap().push(item.path.to_string());
         }
     };
     receive.handle.progress().on_item(Arc::new(note));
@@ -114,20 +114,24 @@ fn files_filtered_by_rules_are_kept_like_rsync() {
         let dir = tempfile::tempdir().unwrap();
         let (src, dst) = places(dir.path());
         fs::write(src.join("sub/own.o"), "own").unwrap();
-        let theirs = dir.path().join("rsync");
-        fs::create_dir(&theirs).unwrap();
+        let rsync_destination = dir.path().join("rsync");
+        fs::create_dir(&rsync_destination).unwrap();
         crowded(&dst);
-        crowded(&theirs);
+        crowded(&rsync_destination);
         let filters: Vec<String> = case.iter().map(|rule| format!("--filter={rule}")).collect();
-        same_as_rsync((&src, &dst, &theirs), &rules(case), &filters);
+        same_as_rsync((&src, &dst, &rsync_destination), &rules(case), &filters);
     }
 }
 
 /// Asserts that both leave the same names, and that a dry run before reports the removed ones.
-fn same_as_rsync((src, dst, theirs): (&Path, &Path, &Path), selection: &Selection, words: &[String]) {
+fn same_as_rsync(
+    (src, dst, rsync_destination): (&Path, &Path, &Path),
+    selection: &Selection,
+    words: &[String],
+) {
     let mut rsync = Command::new("rsync");
     rsync.args(["-rlpt", "--delete-after"]).args(words);
-    let ended = rsync.arg(src.join("")).arg(theirs).output().unwrap();
+    let ended = rsync.arg(src.join("")).arg(rsync_destination).output().unwrap();
     assert!(ended.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ended.stderr));
     // First a dry run, then a run with just enough removals permitted.
     let before = names(dst);
@@ -140,13 +144,13 @@ fn same_as_rsync((src, dst, theirs): (&Path, &Path, &Path), selection: &Selectio
     let (went, report) = run(RunMode::Move, Extraneous::DeleteAtMost(would.len() as u64));
     assert_eq!((report.removal.removed, &report.removal.fault), (went.len() as u64, &None), "{words:?}");
     assert_eq!(would, went, "{words:?}");
-    assert_eq!(names(dst), names(theirs), "{words:?}");
+    assert_eq!(names(dst), names(rsync_destination), "{words:?}");
     let (again, _) = run(RunMode::Move, Extraneous::Delete);
     assert_eq!(again, [""; 0], "{words:?}: nothing is left to do");
 }
 
-fn told(selection: Selection) -> Selection {
-    Selection { left_out: LeftOutNames::Told, ..selection }
+fn with_excluded_names(selection: Selection) -> Selection {
+    Selection { left_out: ExcludedNames::Sent, ..selection }
 }
 
 #[test]
@@ -169,24 +173,24 @@ fn files_filtered_by_size_or_ignore_file_are_kept_like_rsync() {
     for (selection, words) in cases {
         let dir = tempfile::tempdir().unwrap();
         let (src, dst) = places(dir.path());
-        let theirs = dir.path().join("rsync");
-        fs::create_dir(&theirs).unwrap();
+        let rsync_destination = dir.path().join("rsync");
+        fs::create_dir(&rsync_destination).unwrap();
         for name in ["large", "sub/large", "sub/own.o", "sub/cache", "x.o"] {
             fs::write(src.join(name), [b'x'; 3001]).unwrap();
         }
         fs::create_dir_all(src.join("build/mine")).unwrap();
-        for at in [&dst, &theirs] {
+        for at in [&dst, &rsync_destination] {
             crowded(at);
             for name in ["large", "sub/large", "sub/large-and-gone", "sub/own.o"] {
                 fs::write(at.join(name), [b'y'; 3002]).unwrap();
             }
         }
-        for at in [&src, &dst, &theirs] {
+        for at in [&src, &dst, &rsync_destination] {
             fs::write(at.join(".gitignore"), "*.o\n/build/\n").unwrap();
             fs::write(at.join("sub/.gitignore"), "cache\ngone/y\n").unwrap();
         }
         let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-        same_as_rsync((&src, &dst, &theirs), &told(selection), &words);
+        same_as_rsync((&src, &dst, &rsync_destination), &with_excluded_names(selection), &words);
     }
 }
 
@@ -200,13 +204,14 @@ fn ignore_files_outside_of_the_set_have_no_effect() {
     // An ignore file that ignores itself is not sent; the destination's is kept and applies.
     fs::write(src.join("sub/.gitignore"), ".gitignore\n").unwrap();
     fs::write(dst.join("sub/.gitignore"), "*.o\n").unwrap();
-    let obey = told(Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() });
+    let obey = with_excluded_names(Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() });
     let options = ReceiveOptions { receive_policy: DELETE, ..options() };
     let (_, report) = mirror_chosen(&src, &dst, &obey, options);
     assert_eq!(report.removal.fault, None);
-    let left = ["a", "link", "sub", "sub/.gitignore", "sub/b", "sub/deeper", "sub/deeper/c", "sub/gone"];
-    let left: Vec<PathBuf> = left.into_iter().chain(["sub/gone/x.o", "sub/x.o"]).map(PathBuf::from).collect();
-    assert_eq!(names(&dst), left);
+    let remaining = ["a", "link", "sub", "sub/.gitignore", "sub/b", "sub/deeper", "sub/deeper/c", "sub/gone"];
+    let remaining: Vec<PathBuf> =
+        remaining.into_iter().chain(["sub/gone/x.o", "sub/x.o"]).map(PathBuf::from).collect();
+    assert_eq!(names(&dst), remaining);
 }
 
 #[test]
@@ -218,7 +223,7 @@ fn an_unusable_ignore_file_at_the_destination_stops_deletion() {
     fs::create_dir(dst.join("sub")).unwrap();
     fs::write(dst.join("sub/old"), "x").unwrap();
     fs::write(dst.join("sub/.gitignore"), vec![b'\n'; (1 << 20) + 1]).unwrap();
-    let obey = told(Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() });
+    let obey = with_excluded_names(Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() });
     let options = ReceiveOptions { receive_policy: DELETE, ..options() };
     let (went, report) = mirror_chosen(&src, &dst, &obey, options);
     assert!(went.is_empty() && dst.join("sub/old").exists());
@@ -232,8 +237,8 @@ fn a_requesting_receiver_applies_its_ignore_files() {
     crowded(&dst);
     fs::write(src.join(".gitignore"), "*.o\nbuild\n").unwrap();
     let obey = Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() };
-    let asked = Some(Expectations::new(&[b"src/.".to_vec()], &obey));
-    let options = ReceiveOptions { receive_policy: DELETE, expectations: asked, ..options() };
+    let expectations = Some(Expectations::new(&[b"src/.".to_vec()], &obey));
+    let options = ReceiveOptions { receive_policy: DELETE, expectations, ..options() };
     let (went, report) = mirror_chosen(&src, &dst, &Selection::default(), options);
     assert_eq!(report.removal.fault, None);
     assert!(!went.is_empty() && !dst.join("old").exists());
@@ -246,8 +251,8 @@ fn a_requesting_receiver_keeps_files_filtered_by_its_rules() {
     let (src, dst) = places(dir.path());
     crowded(&dst);
     // The sender does not send the rules.
-    let asked = Some(Expectations::new(&[b"src/.".to_vec()], &rules(&["- *.o", "- build"])));
-    let options = ReceiveOptions { receive_policy: DELETE, expectations: asked, ..options() };
+    let expectations = Some(Expectations::new(&[b"src/.".to_vec()], &rules(&["- *.o", "- build"])));
+    let options = ReceiveOptions { receive_policy: DELETE, expectations, ..options() };
     let (went, report) = mirror_chosen(&src, &dst, &Selection::default(), options);
     assert_eq!(report.removal.fault, None);
     assert_eq!(went, ["cache", "old", "only/deep/y", "only/z", "sub/cache", "sub/gone/y"]);

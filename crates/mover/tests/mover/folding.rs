@@ -110,7 +110,7 @@ fn the_second_of_two_names_fails_and_the_first_file_stays() {
 
 #[test]
 fn the_second_name_fails_again_if_the_first_exists() {
-    let again = |src: &Path, dst: &Path, equal| {
+    let repeated = |src: &Path, dst: &Path, equal| {
         copy(src, dst, ReceiveOptions::with_policy(1, ReceivePolicy { equal, ..receive_policy() }))
     };
     for pair in PAIRS {
@@ -118,7 +118,7 @@ fn the_second_name_fails_again_if_the_first_exists() {
             let (_dir, src, dst) = places();
             write_pair(&src, pair, 3000);
             let (_, first) = one_of(copy(&src, &dst, options()), pair);
-            let (_, good) = one_of(again(&src, &dst, equal), pair);
+            let (_, good) = one_of(repeated(&src, &dst, equal), pair);
             assert_one(&src, &dst, first, good);
         }
         // The two have equal size and time: the existing file is kept.
@@ -128,7 +128,7 @@ fn the_second_name_fails_again_if_the_first_exists() {
             set_mtime(&src.join(name), 1_000_000_000, 0);
         }
         let (_, first) = one_of(copy(&src, &dst, options()), pair);
-        let (report, _) = one_of(again(&src, &dst, Equal::SizeAndTime), pair);
+        let (report, _) = one_of(repeated(&src, &dst, Equal::SizeAndTime), pair);
         assert_eq!((report.kept, report.files), (2, 0));
         assert_one(&src, &dst, first, first);
     }

@@ -10,8 +10,8 @@ use haul_base::Piece;
 use haul_mover::{ControlLink as _, Expectations, MoveReport, ReceiveOptions, Root, receive_files};
 use haul_proto::ObjectSink;
 use haul_wire::control::{
-    ControlMessage, Destination, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Filtered, Layout,
-    Outcome, Proof, ReceivePolicy, RelPath, Want,
+    ControlMessage, Destination, Entry, EntryKind, EntryRequest, Equal, Fault, FaultCode, FileDigest,
+    Filtered, Layout, Outcome, Proof, ReceivePolicy, RelPath,
 };
 use proptest::prelude::*;
 
@@ -65,22 +65,22 @@ fn deliver(sink: &mut dyn ObjectSink, object: &[u8]) {
 }
 
 /// Returns the contents of the files that the receiver requests, which are all that may be created.
-fn wanted(link: &Arc<Link>, set: &[(Entry, Vec<u8>)], early: &mut Vec<Outcome>) -> Vec<u8> {
+fn requested_object(link: &Arc<Link>, set: &[(Entry, Vec<u8>)], early: &mut Vec<Outcome>) -> Vec<u8> {
     let (mut object, mut entries) = (Vec::new(), set.iter());
     loop {
         match link.recv(Duration::from_secs(60)).unwrap() {
-            Some(ControlMessage::Wants(runs)) => {
+            Some(ControlMessage::EntryRequests(runs)) => {
                 for run in runs {
                     for (_, contents) in entries.by_ref().take(run.count as usize) {
-                        match run.want {
-                            Want::Whole => object.extend_from_slice(contents),
-                            Want::Nothing => {}
+                        match run.request {
+                            EntryRequest::All => object.extend_from_slice(contents),
+                            EntryRequest::Nothing => {}
                             _ => panic!("unexpected request: {run:?}"),
                         }
                     }
                 }
             }
-            Some(ControlMessage::WantsEnd { bytes }) => {
+            Some(ControlMessage::EntryRequestsEnd { bytes }) => {
                 assert_eq!(bytes, object.len() as u64);
                 return object;
             }
@@ -111,7 +111,7 @@ fn send(
     peer.send(ControlMessage::Entries(set.iter().map(|(entry, _)| entry.clone()).collect())).unwrap();
     peer.send(ControlMessage::EntriesEnd { entries: set.len() as u64, bytes: object.len() as u64 }).unwrap();
     if !fresh {
-        deliver(&mut *job.sink, &wanted(&peer, set, &mut early));
+        deliver(&mut *job.sink, &requested_object(&peer, set, &mut early));
     }
     let is_file = |entry: &Entry| matches!(entry.kind, EntryKind::File { .. });
     let digests = set
@@ -129,10 +129,10 @@ fn a_server_that_sends_unrequested_names_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let dst = dir.path().join("dst");
     fs::create_dir(&dst).unwrap();
-    for (asked, sent) in [("data/run7", ".bashrc"), ("data/run7", "data"), ("run7/", "run"), ("a", "run7")] {
+    for (source, sent) in [("data/run7", ".bashrc"), ("data/run7", "data"), ("run7/", "run"), ("a", "run7")] {
         let (peer, link) = link_pair();
-        let asked = Some(Expectations::new(&[asked.as_bytes().to_vec()], &all()));
-        let options = ReceiveOptions { expectations: asked, ..options() };
+        let expectations = Some(Expectations::new(&[source.as_bytes().to_vec()], &all()));
+        let options = ReceiveOptions { expectations, ..options() };
         let job = receive_files(&bytes(&dst), &Root::Anywhere, Layout::Into, link, options).unwrap();
         is_fresh(&peer);
         let entries = vec![directory(sent).0, file(&format!("{sent}/f"), "x").0];
@@ -188,7 +188,7 @@ fn contradictory_entries_fail_individually() {
         (entry("failed", EntryKind::Failed(Fault::new(FaultCode::Unreadable, "no", ""))), Vec::new()),
     ];
     let (codes, report) = send(&set, dir.path(), Layout::Into);
-    let wanted = [
+    let expected = [
         None,
         Some(C::Usage),
         Some(C::NotADirectory),
@@ -200,7 +200,7 @@ fn contradictory_entries_fail_individually() {
         None,
         Some(C::Usage),
     ];
-    assert_eq!(codes, wanted);
+    assert_eq!(codes, expected);
     assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"first");
     assert_eq!(fs::read(dir.path().join("d/ok")).unwrap(), b"ok");
     assert_eq!((report.failures.count(), report.entries), (7, 11));
@@ -361,12 +361,12 @@ proptest! {
 
     /// Every entry gets exactly one outcome, and nothing outside is touched, for arbitrary entries.
     #[test]
-    fn no_set_leads_out_of_the_destination(set in proptest::collection::vec(any_entry(), 0..30), again: bool) {
+    fn no_set_leads_out_of_the_destination(set in proptest::collection::vec(any_entry(), 0..30), repeated: bool) {
         let dir = tempfile::tempdir().unwrap();
         let (dst, outside) = (dir.path().join("dst"), dir.path().join("outside"));
         fs::create_dir(&dst).unwrap();
         fs::create_dir(&outside).unwrap();
-        for _ in 0..=u8::from(again) {
+        for _ in 0..=u8::from(repeated) {
             let (codes, report) = send(&set, &dst, Layout::Into);
             prop_assert_eq!(codes.len(), set.len());
             prop_assert_eq!(codes.iter().flatten().count() as u64, report.failures.count());

@@ -70,8 +70,8 @@ fn hard_links_stay_hard_links() {
     assert_eq!(inode(&dst.join("empty")), inode(&dst.join("d/empty too")));
     assert_same(&src.join("a"), &dst.join("d/c"));
     // Again: everything is up to date.
-    let again = preserving(&src, &dst, Preserve::default());
-    assert_eq!((again.files, again.kept, again.hard_links), (0, 3, 3));
+    let repeated = preserving(&src, &dst, Preserve::default());
+    assert_eq!((repeated.files, repeated.kept, repeated.hard_links), (0, 3, 3));
     assert_eq!(inode(&dst.join("b")), (ino, 3));
     // A separate file becomes a hard link again.
     fs::remove_file(dst.join("b")).unwrap();
@@ -353,8 +353,8 @@ fn clamped_times_do_not_cause_another_copy() {
         }
         assert_eq!(preserving(&src, &dst, Preserve::default()).files, 3);
         assert!(fs::metadata(dst.join("late")).unwrap().mtime() < 10_000_000_000, "the time was not clamped");
-        let again = preserving(&src, &dst, Preserve::default());
-        assert_eq!((again.files, again.kept), (0, 3));
+        let repeated = preserving(&src, &dst, Preserve::default());
+        assert_eq!((repeated.files, repeated.kept), (0, 3));
         // Changes are still detected.
         set_mtime(&src.join("usual"), 1_700_000_001, 0);
         fs::write(src.join("late"), "longer").unwrap();

@@ -29,14 +29,14 @@ pub(crate) const DELETE: ReceivePolicy = ReceivePolicy {
 };
 
 /// Changes of names, as reported to the sender and to the receiver.
-pub(crate) struct Said {
+pub(crate) struct SyncResult {
     pub(crate) ends: Ends,
     pub(crate) sender: Vec<Item>,
     pub(crate) receiver: Vec<Item>,
     travelled: u64,
 }
 
-impl Said {
+impl SyncResult {
     /// Returns the reports, sorted; asserts that both sides got the same.
     pub(crate) fn lines(&self) -> Vec<String> {
         let lines = |items: &[Item]| {
@@ -62,7 +62,7 @@ pub(crate) fn sync(
     layout: Layout,
     receive_policy: ReceivePolicy,
     growth: Growth,
-) -> Said {
+) -> SyncResult {
     sync_with(sources, dst, layout, ReceiveOptions { receive_policy, ..options() }, growth)
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn sync_with(
     layout: Layout,
     options: ReceiveOptions,
     growth: Growth,
-) -> Said {
+) -> SyncResult {
     sync_within(sources, dst, layout, options, SendLimits { growth, ..SendLimits::default() })
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn sync_within(
     layout: Layout,
     options: ReceiveOptions,
     limits: SendLimits,
-) -> Said {
+) -> SyncResult {
     let mut pair = start(sources.to_vec(), dst, layout, limits, options).unwrap();
     let items: [Arc<Mutex<Vec<Item>>>; 2] = Default::default();
     let [sender, receiver] = items.clone();
@@ -92,7 +92,7 @@ pub(crate) fn sync_within(
     let travelled = Pump::default().run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
     let ends = Ends { sent: pair.send.handle.join(), received: pair.receive.handle.join() };
     let [sender, receiver] = items.map(|items| items.lock().unwrap().clone());
-    Said { ends, sender, receiver, travelled }
+    SyncResult { ends, sender, receiver, travelled }
 }
 
 pub(crate) fn content(path: &Path) -> Vec<u8> {
@@ -100,7 +100,7 @@ pub(crate) fn content(path: &Path) -> Vec<u8> {
 }
 
 /// Copies the contents of `src` to `dst`.
-fn mirror(src: &Path, dst: &Path, receive_policy: ReceivePolicy) -> Said {
+fn mirror(src: &Path, dst: &Path, receive_policy: ReceivePolicy) -> SyncResult {
     sync(&[content(src)], dst, Layout::Into, receive_policy, Growth::Refuse)
 }
 
@@ -163,8 +163,8 @@ fn names_missing_from_the_set_are_deleted_from_its_directories() {
     symlink(&outside, dst.join("sub/out")).unwrap();
     symlink(&outside, dst.join("sub/gone/out")).unwrap();
     fs::create_dir(dst.join("sub/deeper/empty")).unwrap();
-    let said = mirror(&src, &dst, DELETE);
-    let report = said.ends.clean();
+    let result = mirror(&src, &dst, DELETE);
+    let report = result.ends.clean();
     assert_same_below(&src, &dst);
     assert_eq!(fs::read(outside.join("precious")).unwrap(), b"p");
     let expected = [
@@ -177,7 +177,7 @@ fn names_missing_from_the_set_are_deleted_from_its_directories() {
         "delete sub/gone/out",
         "delete sub/out",
     ];
-    assert_eq!(said.lines(), expected);
+    assert_eq!(result.lines(), expected);
     assert_eq!((report.removal.removed, &report.removal.fault), (8, &None));
     assert_eq!(report.exit_code(), 0);
 }
@@ -187,8 +187,8 @@ fn without_the_option_nothing_is_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::write(dst.join("old"), "x").unwrap();
-    let said = mirror(&src, &dst, ReceivePolicy::default());
-    assert_eq!(said.ends.clean().removal.removed, 0);
+    let result = mirror(&src, &dst, ReceivePolicy::default());
+    assert_eq!(result.ends.clean().removal.removed, 0);
     assert!(dst.join("old").exists());
 }
 
@@ -200,9 +200,9 @@ fn only_directories_of_the_set_have_deletions() {
     fs::write(dst.join("beside"), "x").unwrap();
     fs::write(dst.join("src/sub/old"), "x").unwrap();
     // The source has a name, so the destination directory itself is not part of the set.
-    let said = sync(&[bytes(&src)], &dst, Layout::Into, DELETE, Growth::Refuse);
-    said.ends.clean();
-    assert_eq!(said.lines(), ["delete src/sub/old"]);
+    let result = sync(&[bytes(&src)], &dst, Layout::Into, DELETE, Growth::Refuse);
+    result.ends.clean();
+    assert_eq!(result.lines(), ["delete src/sub/old"]);
     assert!(dst.join("beside").exists());
     // Nor is the directory in which a source gets another name.
     let named = dir.path().join("named");
@@ -221,8 +221,8 @@ fn a_sender_cannot_claim_the_whole_destination() {
     fs::write(dst.join("beside"), "x").unwrap();
     fs::write(dst.join("src/sub/old"), "x").unwrap();
     // `src` was requested; the contents of `here` are sent, which is only `src`.
-    let asked = Some(Expectations::new(&[b"somewhere/src".to_vec()], &Selection::default()));
-    let options = ReceiveOptions { receive_policy: DELETE, expectations: asked, ..options() };
+    let expectations = Some(Expectations::new(&[b"somewhere/src".to_vec()], &Selection::default()));
+    let options = ReceiveOptions { receive_policy: DELETE, expectations, ..options() };
     let pair = start(vec![content(&here)], &dst, Layout::Into, SendLimits::default(), options).unwrap();
     assert_eq!(pair.run(&Pump::default()).clean().removal.removed, 1);
     assert!(dst.join("beside").exists() && !dst.join("src/sub/old").exists());
@@ -239,9 +239,9 @@ fn two_sources_that_share_a_directory_keep_each_others_names() {
     fs::create_dir_all(dst.join("shared")).unwrap();
     fs::write(dst.join("shared/z"), "z").unwrap();
     let sources = [content(&dir.path().join("one")), content(&dir.path().join("two"))];
-    let said = sync(&sources, &dst, Layout::Into, DELETE, Growth::Refuse);
-    said.ends.clean();
-    assert_eq!(said.lines(), ["delete shared/z"]);
+    let result = sync(&sources, &dst, Layout::Into, DELETE, Growth::Refuse);
+    result.ends.clean();
+    assert_eq!(result.lines(), ["delete shared/z"]);
     assert!(dst.join("shared/x").exists() && dst.join("shared/y").exists());
 }
 
@@ -254,8 +254,8 @@ fn an_incomplete_set_deletes_nothing() {
     let other = dir.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("a"), "other").unwrap();
-    let said = sync(&[content(&src), content(&other)], &dst, Layout::Into, DELETE, Growth::Refuse);
-    let (sent, received) = (said.ends.sent.as_ref().unwrap(), said.ends.received.as_ref().unwrap());
+    let result = sync(&[content(&src), content(&other)], &dst, Layout::Into, DELETE, Growth::Refuse);
+    let (sent, received) = (result.ends.sent.as_ref().unwrap(), result.ends.received.as_ref().unwrap());
     assert_eq!(sent, received);
     assert_eq!((sent.failures.count(), sent.removal.removed), (1, 0));
     assert!(sent.removal.fault.as_ref().unwrap().message.contains("not everything arrived"));
@@ -270,12 +270,12 @@ fn unsupported_files_do_not_prevent_completion() {
     fs::create_dir(dst.join("sub")).unwrap();
     fs::write(dst.join("sub/socket"), "of the same name").unwrap();
     fs::write(dst.join("old"), "x").unwrap();
-    let said = mirror(&src, &dst, DELETE);
-    let (path, fault) = said.ends.one_failure();
+    let result = mirror(&src, &dst, DELETE);
+    let (path, fault) = result.ends.one_failure();
     assert_eq!((path, fault.code), (&b"sub/socket"[..], FaultCode::SpecialFile));
-    let report = said.ends.received.as_ref().unwrap();
+    let report = result.ends.received.as_ref().unwrap();
     assert_eq!((report.removal.removed, &report.removal.fault, report.exit_code()), (1, &None, 3));
-    assert_eq!(said.lines(), ["delete old"]);
+    assert_eq!(result.lines(), ["delete old"]);
     assert!(dst.join("sub/socket").exists());
     // A directory installed under the destination's name is finished too: the same command will not follow.
     let new = dir.path().join("new");
@@ -290,13 +290,13 @@ fn nothing_is_deleted_above_the_limit() {
     let (src, dst) = places(dir.path());
     fs::create_dir(dst.join("old")).unwrap();
     fs::write(dst.join("old/x"), "x").unwrap();
-    let most = |most| ReceivePolicy { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
-    let said = mirror(&src, &dst, most(1));
-    let report = said.ends.clean();
+    let delete_at_most = |most| ReceivePolicy { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
+    let result = mirror(&src, &dst, delete_at_most(1));
+    let report = result.ends.clean();
     assert_eq!((report.removal.removed, report.exit_code()), (0, 3));
     assert!(report.fault().unwrap().message.contains("more than the 1 permitted"), "{:?}", report.fault());
     assert!(dst.join("old/x").exists());
-    assert_eq!(mirror(&src, &dst, most(2)).ends.clean().removal.removed, 2);
+    assert_eq!(mirror(&src, &dst, delete_at_most(2)).ends.clean().removal.removed, 2);
     assert!(!dst.join("old").exists());
 }
 
@@ -310,9 +310,9 @@ fn leftovers_and_running_jobs_are_not_deleted() {
     fs::create_dir_all(dst.join("old/er")).unwrap();
     fs::write(dst.join("old/er/.haul-0000abcd-8.part"), "half").unwrap();
     fs::write(dst.join("old/er/x"), "x").unwrap();
-    let said = mirror(&src, &dst, DELETE);
-    assert_eq!(said.ends.clean().removal.fault, None);
-    assert_eq!(said.lines(), ["delete old/er/x"]);
+    let result = mirror(&src, &dst, DELETE);
+    assert_eq!(result.ends.clean().removal.fault, None);
+    assert_eq!(result.lines(), ["delete old/er/x"]);
     assert!(dst.join(".haul-0000abcd-7.part").exists() && dst.join("old/er/.haul-0000abcd-8.part").exists());
 }
 
@@ -328,8 +328,8 @@ fn a_dry_run_reports_the_changes_of_a_run_and_makes_none() {
     symlink("new", src.join("another")).unwrap();
     fs::write(dst.join("old"), "x").unwrap();
     let before = picture(&dst);
-    let said = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..DELETE });
-    let report = said.ends.clean();
+    let result = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..DELETE });
+    let report = result.ends.clean();
     let expected = [
         "delete old",
         "keep link",
@@ -341,9 +341,9 @@ fn a_dry_run_reports_the_changes_of_a_run_and_makes_none() {
         "send made/f 1",
         "send new 3",
     ];
-    assert_eq!(said.lines(), expected);
+    assert_eq!(result.lines(), expected);
     assert_eq!((report.files, report.bytes, report.kept, report.removal.removed), (3, 11, 2, 1));
-    assert_eq!(said.travelled, 0);
+    assert_eq!(result.travelled, 0);
     assert_eq!(picture(&dst), before);
     // The run itself removes the reported names, and then nothing is left to do.
     assert_eq!(mirror(&src, &dst, DELETE).lines(), ["delete old"]);
@@ -356,12 +356,12 @@ fn a_dry_run_reports_the_changes_of_a_run_and_makes_none() {
 fn a_dry_run_creates_no_destination() {
     let dir = tempfile::tempdir().unwrap();
     let (src, _) = places(dir.path());
-    let looks = ReceivePolicy { run: RunMode::ListChanges, ..DELETE };
+    let dry_run = ReceivePolicy { run: RunMode::ListChanges, ..DELETE };
     let new = dir.path().join("new");
-    let into = sync(&[content(&src)], &new, Layout::Into, looks, Growth::Refuse);
+    let into = sync(&[content(&src)], &new, Layout::Into, dry_run, Growth::Refuse);
     assert_eq!(into.lines()[..2], ["link link", "mkdir sub"]);
     assert_eq!(into.ends.clean().files, 3);
-    let named = sync(&[bytes(&src)], &new, Layout::As, looks, Growth::Refuse);
+    let named = sync(&[bytes(&src)], &new, Layout::As, dry_run, Growth::Refuse);
     assert!(named.lines().contains(&"send new/sub/b 3000".to_owned()), "{:?}", named.lines());
     named.ends.clean();
     assert!(!new.exists());
@@ -378,12 +378,12 @@ fn a_dry_run_compares_contents_if_asked_to() {
     }
     fs::write(dst.join("a"), contents(3000, 77)).unwrap();
     let before = picture(&dst);
-    let looks = ReceivePolicy { equal: Equal::Contents, run: RunMode::ListChanges, ..DELETE };
-    let said = mirror(&src, &dst, looks);
-    let report = said.ends.clean();
+    let dry_run = ReceivePolicy { equal: Equal::Contents, run: RunMode::ListChanges, ..DELETE };
+    let result = mirror(&src, &dst, dry_run);
+    let report = result.ends.clean();
     // Only the time of one differs.
-    assert_eq!(said.lines(), ["adjust sub/b", "keep link", "keep sub/deeper/c", "replace a 3000"]);
-    assert_eq!((report.files, report.kept, said.travelled), (1, 2, 0));
+    assert_eq!(result.lines(), ["adjust sub/b", "keep link", "keep sub/deeper/c", "replace a 3000"]);
+    assert_eq!((report.files, report.kept, result.travelled), (1, 2, 0));
     assert_eq!(picture(&dst), before);
 }
 
@@ -403,18 +403,18 @@ fn a_dry_run_names_what_would_fail_and_what_would_be_resumed() {
     let _ = fs::remove_file(dst.join("a"));
     fs::create_dir(dst.join("a")).unwrap();
     let before = picture(&dst);
-    let said = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..ReceivePolicy::default() });
-    let (path, fault) = said.ends.one_failure();
+    let result = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..ReceivePolicy::default() });
+    let (path, fault) = result.ends.one_failure();
     assert_eq!((path, fault.code), (&b"a"[..], FaultCode::IsADirectory));
-    let lines = said.lines();
+    let lines = result.lines();
     let resumed = |line: &String| line.starts_with("resume big") && line.ends_with(" of 12582912");
     assert!(lines.iter().any(resumed), "{lines:?} {:?}", names_below(&dst));
     assert_eq!(picture(&dst), before, "the journal and the partial file have changed");
     fs::remove_dir(dst.join("a")).unwrap();
-    let said = mirror(&src, &dst, ReceivePolicy { run: RunMode::Verbose, ..ReceivePolicy::default() });
-    let resumed = said.ends.clean().resumed_bytes;
+    let result = mirror(&src, &dst, ReceivePolicy { run: RunMode::Verbose, ..ReceivePolicy::default() });
+    let resumed = result.ends.clean().resumed_bytes;
     assert!(resumed >= 7 * MIB, "{resumed}");
-    assert!(said.lines().contains(&format!("resume big {resumed} of 12582912")), "{:?}", said.lines());
+    assert!(result.lines().contains(&format!("resume big {resumed} of 12582912")), "{:?}", result.lines());
 }
 
 #[test]
@@ -461,9 +461,9 @@ fn only_the_end_of_a_grown_file_is_sent() {
     grow(&src.join("log"), 9 * MIB + 17);
     let looked = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..EXTEND });
     assert_eq!(looked.lines(), [format!("resume log {} of {}", 5 * MIB + 300, 9 * MIB + 17)]);
-    let said = run();
-    assert_eq!(said.travelled, 4 * MIB + 17 - 300);
-    assert_eq!(said.ends.clean().resumed_bytes, 5 * MIB + 300);
+    let result = run();
+    assert_eq!(result.travelled, 4 * MIB + 17 - 300);
+    assert_eq!(result.ends.clean().resumed_bytes, 5 * MIB + 300);
     assert_same(&src.join("log"), &dst.join("log"));
     assert_no_parts(&dst);
     // Data that is not a prefix is detected by comparing, and sent again.
@@ -487,8 +487,8 @@ fn a_growing_file_is_sent_with_its_initial_size() {
         fs::create_dir_all(&src).unwrap();
         fs::create_dir_all(&dst).unwrap();
         let log = src.join("log");
-        let whole = contents(4 << 20, 3);
-        fs::write(&log, &whole[..found]).unwrap();
+        let complete = contents(4 << 20, 3);
+        fs::write(&log, &complete[..found]).unwrap();
         set_mtime(&log, 1_000_000_000, 5);
         // Another file is read first, so that this one can grow between the walk and its reading.
         fs::write(src.join("a"), contents(30 << 20, 4)).unwrap();
@@ -497,13 +497,13 @@ fn a_growing_file_is_sent_with_its_initial_size() {
         while !pair.send.handle.progress().all_known() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(&whole[found..]).unwrap();
+        fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(&complete[found..]).unwrap();
         let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
         Pump::default().run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
         let ends = Ends { sent: pair.send.handle.join(), received: pair.receive.handle.join() };
         if growth == Growth::Accept {
             ends.clean();
-            assert!(fs::read(dst.join("log")).unwrap() == whole[..found]);
+            assert!(fs::read(dst.join("log")).unwrap() == complete[..found]);
         } else {
             assert_eq!(ends.one_failure().1.code, FaultCode::SourceChanged);
         }
@@ -536,11 +536,11 @@ fn a_link_does_not_replace_a_directory_that_contains_its_target() {
         }
         let policy = ReceivePolicy { extraneous, ..DELETE };
         let failed = |run| {
-            let said = mirror(&src, &dst, ReceivePolicy { run, ..policy });
-            let failures = said.ends.received.as_ref().unwrap().failures.named();
+            let result = mirror(&src, &dst, ReceivePolicy { run, ..policy });
+            let failures = result.ends.received.as_ref().unwrap().failures.named();
             let mut failed: Vec<_> = failures.iter().map(|(path, of)| (path.clone(), of.clone())).collect();
             failed.sort_by(|(a, _), (b, _)| a.cmp(b));
-            (failed, said.lines())
+            (failed, result.lines())
         };
         let (would_fail, would_be) = failed(RunMode::ListChanges);
         let (has_failed, done) = failed(RunMode::Verbose);

@@ -7,10 +7,10 @@ use std::path::Path;
 use haul_wire::control::{Extraneous, FaultCode, Growth, Layout, ReceivePolicy, RunMode};
 
 use crate::harness::assert_no_parts;
-use crate::receive_policy::{DELETE, Said, content, places, sync};
+use crate::receive_policy::{DELETE, SyncResult, content, places, sync};
 use crate::trees::contents;
 
-fn mirror(src: &Path, dst: &Path, receive_policy: ReceivePolicy) -> Said {
+fn mirror(src: &Path, dst: &Path, receive_policy: ReceivePolicy) -> SyncResult {
     sync(&[content(src)], dst, Layout::Into, receive_policy, Growth::Refuse)
 }
 
@@ -56,20 +56,20 @@ const REMOVED: [&str; 12] = [
 fn a_run_matches_its_dry_run() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = crossed(dir.path());
-    let deletions = |said: &Said| -> Vec<String> {
-        said.lines().into_iter().filter(|line| line.starts_with("delete")).collect()
+    let deletions = |result: &SyncResult| -> Vec<String> {
+        result.lines().into_iter().filter(|line| line.starts_with("delete")).collect()
     };
     let expected: Vec<&str> = REMOVED.into_iter().chain(["delete z/5"]).collect();
-    let looked = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..DELETE });
-    assert_eq!((deletions(&looked), looked.ends.clean().removal.removed), (text(&expected), 13));
+    let dry_run = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..DELETE });
+    assert_eq!((deletions(&dry_run), dry_run.ends.clean().removal.removed), (text(&expected), 13));
     for line in
         ["send a 3000", "send p 1", "send empty 0", "mkdir file", "send linked/x 6", "link link", "link z"]
     {
-        assert!(looked.lines().contains(&line.to_owned()), "{line}: {:?}", looked.lines());
+        assert!(dry_run.lines().contains(&line.to_owned()), "{line}: {:?}", dry_run.lines());
     }
     assert!(dst.join("a/deep/2").exists() && fs::read(dst.join("file")).unwrap() == b"in the way");
-    let said = mirror(&src, &dst, DELETE);
-    assert_eq!((deletions(&said), said.ends.clean().removal.removed), (text(&expected), 13));
+    let result = mirror(&src, &dst, DELETE);
+    assert_eq!((deletions(&result), result.ends.clean().removal.removed), (text(&expected), 13));
     assert_eq!(fs::read(dst.join("a")).unwrap(), fs::read(src.join("a")).unwrap());
     assert_eq!(fs::metadata(dst.join("z")).unwrap().ino(), fs::metadata(dst.join("a")).unwrap().ino());
     assert_eq!(fs::read_link(dst.join("link")).unwrap(), Path::new("a"));
@@ -119,23 +119,23 @@ fn no_more_than_the_limit_is_replaced() {
 }
 
 /// Returns the reports of a dry run and of the run after it. The dry run leaves the destination unchanged.
-fn both(sources: &[Vec<u8>], dst: &Path, receive_policy: ReceivePolicy) -> [Said; 2] {
+fn both(sources: &[Vec<u8>], dst: &Path, receive_policy: ReceivePolicy) -> [SyncResult; 2] {
     [RunMode::ListChanges, RunMode::Verbose]
         .map(|run| sync(sources, dst, Layout::Into, ReceivePolicy { run, ..receive_policy }, Growth::Refuse))
 }
 
 /// Asserts that a run did what the dry run before it reported.
-fn assert_same([looked, done]: &[Said; 2], what: &str) {
-    let [looked_at, made] = [looked, done].map(|said| said.ends.received.as_ref().unwrap());
-    assert_eq!(looked.lines(), done.lines(), "{what}");
+fn assert_same([dry_run, actual]: &[SyncResult; 2], what: &str) {
+    let [planned, moved] = [dry_run, actual].map(|result| result.ends.received.as_ref().unwrap());
+    assert_eq!(dry_run.lines(), actual.lines(), "{what}");
     let named = |report: &haul_mover::MoveReport| {
         let mut named = report.failures.named().to_vec();
         named.sort_by(|a, b| a.0.cmp(&b.0));
         named
     };
-    assert_eq!(named(looked_at), named(made), "{what}");
-    assert_eq!((&looked_at.removal, looked_at.files), (&made.removal, made.files), "{what}");
-    assert_eq!(looked_at.exit_code(), made.exit_code(), "{what}");
+    assert_eq!(named(planned), named(moved), "{what}");
+    assert_eq!((&planned.removal, planned.files), (&moved.removal, moved.files), "{what}");
+    assert_eq!(planned.exit_code(), moved.exit_code(), "{what}");
 }
 
 #[test]
@@ -161,8 +161,8 @@ fn a_directory_is_kept_if_not_everything_arrived() {
     let other = dir.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("p"), "another").unwrap();
-    let said = sync(&[content(&src), content(&other)], &dst, Layout::Into, DELETE, Growth::Refuse);
-    let report = said.ends.received.unwrap();
+    let result = sync(&[content(&src), content(&other)], &dst, Layout::Into, DELETE, Growth::Refuse);
+    let report = result.ends.received.unwrap();
     assert_eq!((report.removal.removed, report.exit_code()), (2, 3));
     assert!(
         report

@@ -53,7 +53,7 @@ fn interrupt(src: &Path, dst: &Path, after: u64) {
     assert!(travelled >= after);
 }
 
-fn again(src: &Path, dst: &Path) -> (MoveReport, u64) {
+fn copy_again(src: &Path, dst: &Path) -> (MoveReport, u64) {
     let (ends, travelled) = sync(src, dst, ReceivePolicy::default(), &Pump::default());
     (ends.clean().clone(), travelled)
 }
@@ -83,7 +83,7 @@ fn the_second_attempt_sends_only_what_is_missing() {
     interrupt(&src, &dst, 10 * MIB);
     assert_resumable(&dst);
     assert!(!dst.join("big").exists());
-    let (report, travelled) = again(&src, &dst);
+    let (report, travelled) = copy_again(&src, &dst);
     assert_same_contents(&src, &dst);
     assert_no_parts(&dst);
     assert_eq!(names_below(&dst).len(), 3, "no journal is left");
@@ -102,7 +102,7 @@ fn a_job_can_be_interrupted_repeatedly() {
         sync(&src, &dst, ReceivePolicy::default(), &pump).0.sent.unwrap_err();
         assert_resumable(&dst);
     }
-    let (_, travelled) = again(&src, &dst);
+    let (_, travelled) = copy_again(&src, &dst);
     assert!(travelled < 9 * MIB, "{travelled} of 12 MiB, after five times two");
     assert_same_contents(&src, &dst);
     assert_eq!(names_below(&dst).len(), 2);
@@ -122,7 +122,7 @@ fn a_complete_temporary_file_is_only_verified() {
     assert!(send.handle.join().is_err() && receive.handle.join().is_err());
     // The sink keeps the journal locked.
     drop(receive.sink);
-    let (report, travelled) = again(&src, &dst);
+    let (report, travelled) = copy_again(&src, &dst);
     assert_eq!((travelled, report.resumed_bytes, report.kept), (0, 3 * MIB, 0));
     assert_same_contents(&src, &dst);
 }
@@ -135,7 +135,7 @@ fn corrupted_parts_are_found_and_sent_again() {
     let part = fs::OpenOptions::new().write(true).open(part_below(&dst)).unwrap();
     part.write_all_at(b"spoiled", 2 * MIB + 77).unwrap();
     drop(part);
-    let (report, travelled) = again(&src, &dst);
+    let (report, travelled) = copy_again(&src, &dst);
     assert_same_contents(&src, &dst);
     assert!(report.resumed_bytes >= 4 * MIB);
     assert_eq!(report.resumed_bytes + travelled, 12 * MIB);
@@ -147,7 +147,7 @@ fn a_truncated_part_is_completed() {
     let (src, dst) = places(dir.path(), &[("big", 12 * MIB)]);
     interrupt(&src, &dst, 8 * MIB);
     fs::OpenOptions::new().write(true).open(part_below(&dst)).unwrap().set_len(3 * MIB).unwrap();
-    again(&src, &dst);
+    copy_again(&src, &dst);
     assert_same_contents(&src, &dst);
 }
 
@@ -172,7 +172,7 @@ fn a_changed_source_is_sent_again() {
                 set_mtime(&big, 1_000_000_000, 123_456_789);
             }
         }
-        let (report, travelled) = again(&src, &dst);
+        let (report, travelled) = copy_again(&src, &dst);
         assert_same_contents(&src, &dst);
         assert_eq!(report.resumed_bytes, 0, "{change}");
         // The missing ranges are requested at once; the rest when the hashes show that it differs.
@@ -199,9 +199,9 @@ fn leftovers_of_other_files_are_kept() {
     let (src, dst) = places(dir.path(), &[("big", 8 * MIB)]);
     interrupt(&src, &dst, 5 * MIB);
     let (other, _) = places(&tempfile::tempdir_in(dir.path()).unwrap().keep(), &[("other", 3 * MIB)]);
-    again(&other, &dst);
+    copy_again(&other, &dst);
     assert_resumable(&dst);
-    let (report, _) = again(&src, &dst);
+    let (report, _) = copy_again(&src, &dst);
     assert!(report.resumed_bytes > 0);
     assert_eq!(names_below(&dst).len(), 2);
 }
@@ -275,16 +275,16 @@ fn another_source_does_not_replace_an_unfinished_one() {
 fn equal_files_are_kept_with_corrected_permissions() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("same", 100), ("size", 100), ("time", 100), ("new", 5)]);
-    again(&src, &dst);
+    copy_again(&src, &dst);
     fs::remove_file(dst.join("new")).unwrap();
     fs::write(dst.join("size"), "short").unwrap();
     set_mtime(&dst.join("size"), 1_000_000_000, 123_456_789);
     set_mtime(&dst.join("time"), 1_000_000_000, 5);
     set_mode(&dst.join("same"), 0o600);
-    let (report, travelled) = again(&src, &dst);
+    let (report, travelled) = copy_again(&src, &dst);
     assert_eq!((report.files, report.kept, travelled), (3, 1, 205));
     assert_same_contents(&src, &dst);
-    let (report, travelled) = again(&src, &dst);
+    let (report, travelled) = copy_again(&src, &dst);
     assert_eq!((report.files, report.kept, travelled), (0, 4, 0));
 }
 
@@ -292,13 +292,13 @@ fn equal_files_are_kept_with_corrected_permissions() {
 fn the_definition_of_equal_can_be_chosen() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("same", 3 * MIB), ("other", 3 * MIB), ("empty", 0)]);
-    again(&src, &dst);
+    copy_again(&src, &dst);
     // Same size and time, but different contents.
     let other = fs::OpenOptions::new().write(true).open(dst.join("other")).unwrap();
     other.write_all_at(b"x", 2 * MIB).unwrap();
     drop(other);
     set_mtime(&dst.join("other"), 1_000_000_000, 123_456_789);
-    let (report, _) = again(&src, &dst);
+    let (report, _) = copy_again(&src, &dst);
     assert_eq!(report.kept, 3, "it is believed");
     let contents = ReceivePolicy { equal: Equal::Contents, ..ReceivePolicy::default() };
     set_mtime(&dst.join("same"), 5, 5);
@@ -348,7 +348,7 @@ fn bytes_after_the_end_of_a_part_are_not_kept() {
     interrupt(&src, &dst, 4 * MIB);
     let part = fs::OpenOptions::new().write(true).open(part_below(&dst)).unwrap();
     part.write_all_at(b"more", 7 * MIB).unwrap();
-    again(&src, &dst);
+    copy_again(&src, &dst);
     assert_same_contents(&src, &dst);
 }
 
@@ -365,7 +365,7 @@ fn data_written_into_a_hole_of_a_part_is_not_kept() {
     let part = fs::OpenOptions::new().write(true).open(part_below(&dst)).unwrap();
     part.write_all_at(b"spoiled", 4 * MIB + 77).unwrap();
     drop(part);
-    let (report, _) = again(&src, &dst);
+    let (report, _) = copy_again(&src, &dst);
     assert!(report.resumed_bytes > 0);
     assert_same_contents(&src, &dst);
 }
@@ -383,7 +383,7 @@ fn holes_are_preserved_when_resuming() {
     }
     drop(file);
     interrupt(&src, &dst, 5 * MIB);
-    let (report, travelled) = again(&src, &dst);
+    let (report, travelled) = copy_again(&src, &dst);
     assert_eq!(report.resumed_bytes + travelled, 9 * MIB);
     let (a, b) = (fs::File::open(src.join("sparse")).unwrap(), fs::File::open(dst.join("sparse")).unwrap());
     assert_eq!(a.metadata().unwrap().len(), b.metadata().unwrap().len());
@@ -394,7 +394,7 @@ fn holes_are_preserved_when_resuming() {
         b.read_exact_at(&mut y, at).unwrap();
         assert!(x == y);
     }
-    assert_eq!(again(&src, &dst).0.kept, 1);
+    assert_eq!(copy_again(&src, &dst).0.kept, 1);
 }
 
 /// Creates a source whose subdirectory has a file of this many bytes, and an empty destination.

@@ -201,11 +201,11 @@ fn a_server_keeps_both_directions_below_its_root() {
         let report = get(source, "got");
         assert_eq!(report.failures.named()[0].1.code, FaultCode::PathEscape, "{source}");
     }
-    let put = |destination: &[u8]| {
+    let copy_to = |destination: &[u8]| {
         receive_files(destination, &root, Layout::Into, link_pair().1, options()).err().map(|f| f.code)
     };
-    assert_eq!(put(b"../evil"), Some(FaultCode::PathEscape));
-    assert_eq!(put(b"up/evil"), Some(FaultCode::PathEscape));
+    assert_eq!(copy_to(b"../evil"), Some(FaultCode::PathEscape));
+    assert_eq!(copy_to(b"up/evil"), Some(FaultCode::PathEscape));
     assert!(!dir.path().join("evil").exists());
 }
 

@@ -350,8 +350,8 @@ fn two_thousand_levels_are_copied() {
     let source = [&bytes(&dir.path().join("s"))[..], b"/."].concat();
     assert!(copied(&source, &Root::Anywhere, &all(), &dir.path().join("t")).is_empty());
     assert_eq!(entries(&dir.path().join("s/."), &Root::Anywhere, &follow()), found);
-    let again = entries(&dir.path().join("t/."), &Root::Anywhere, &all());
-    assert_eq!(again, found);
+    let repeated = entries(&dir.path().join("t/."), &Root::Anywhere, &all());
+    assert_eq!(repeated, found);
     for tree in ["s", "t"] {
         remove_deep(&dir.path().join(tree));
     }

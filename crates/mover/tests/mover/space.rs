@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 const TABLES: u64 = 128 << 10;
 
 /// A receiver to which files of this size were announced, and its peer.
-fn told(dst: &Path, options: ReceiveOptions, count: u64, size: u64) -> (Arc<Link>, ReceiveJob) {
+fn announce_files(dst: &Path, options: ReceiveOptions, count: u64, size: u64) -> (Arc<Link>, ReceiveJob) {
     fs::create_dir(dst).unwrap();
     let (peer, link) = link_pair();
     let job = receive_files(&bytes(dst), &Root::Anywhere, Layout::Into, link, options).unwrap();
@@ -58,7 +58,7 @@ fn occupied(dst: &Path) -> (u64, u64) {
 fn a_transfer_reserves_at_most_the_received_amount_ahead_and_frees_it() {
     let dir = tempfile::tempdir().unwrap();
     let dst = dir.path().join("dst");
-    let (_peer, mut job) = told(&dst, options(), 1, 512 * MIB);
+    let (_peer, mut job) = announce_files(&dst, options(), 1, 512 * MIB);
     let mut sent = 0;
     for len in [1, 300_000, 2 * MIB, 3 * MIB + 5, 9 * MIB] {
         deliver(&mut job, sent, len);
@@ -81,7 +81,7 @@ fn a_transfer_reserves_at_most_the_received_amount_ahead_and_frees_it() {
 fn one_byte_at_the_end_reserves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let dst = dir.path().join("dst");
-    let (_peer, mut job) = told(&dst, options(), 4, 512 * MIB);
+    let (_peer, mut job) = announce_files(&dst, options(), 4, 512 * MIB);
     for file in 1..=4 {
         deliver(&mut job, file * 512 * MIB - 1, 1);
     }
@@ -98,7 +98,7 @@ fn the_required_free_space_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let dst = dir.path().join("dst");
     let options = ReceiveOptions { min_free: MinFree::Bytes(u64::MAX / 2), ..options() };
-    let (_peer, mut job) = told(&dst, options.clone(), 1, 5 * MIB);
+    let (_peer, mut job) = announce_files(&dst, options.clone(), 1, 5 * MIB);
     deliver(&mut job, 0, 2 * MIB);
     let fault = fault_of(job.handle);
     assert_eq!(fault.code, FaultCode::DiskFull);
@@ -107,7 +107,7 @@ fn the_required_free_space_is_kept() {
     assert_eq!(occupied(&dst), (0, 0));
     // Small files are checked together.
     let dst = dir.path().join("small");
-    let (_peer, mut job) = told(&dst, options, 40, 600_000);
+    let (_peer, mut job) = announce_files(&dst, options, 40, 600_000);
     deliver(&mut job, 0, 40 * 600_000);
     assert_eq!(fault_of(job.handle).code, FaultCode::DiskFull);
     let kept: u64 = names_below(&dst).iter().map(|name| fs::metadata(name).unwrap().len()).sum();

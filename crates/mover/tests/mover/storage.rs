@@ -79,8 +79,8 @@ fn lying(dst: PathBuf) -> Disk {
 fn corruption_by_the_disk_is_found_on_reading_back() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[3 * MIB + 7], 1);
-    let asked = ReceivePolicy { readback: Readback::FromDisk, ..ReceivePolicy::default() };
-    for (receive_policy, is_found) in [(asked, true), (ReceivePolicy::default(), false)] {
+    let receive_policy = ReceivePolicy { readback: Readback::FromDisk, ..ReceivePolicy::default() };
+    for (receive_policy, is_found) in [(receive_policy, true), (ReceivePolicy::default(), false)] {
         let ends = copy_on(&src, &dst, ReceiveOptions::with_policy(1, receive_policy), &lying(dst.clone()));
         if is_found {
             let (path, fault) = ends.one_failure();
@@ -96,7 +96,7 @@ fn corruption_by_the_disk_is_found_on_reading_back() {
         assert_no_parts(&dst);
     }
     for durability in [Durability::Cached, Durability::AtEnd, Durability::Synced] {
-        let receive_policy = ReceivePolicy { durability, ..asked };
+        let receive_policy = ReceivePolicy { durability, ..receive_policy };
         copy_on(&src, &dst, ReceiveOptions::with_policy(1, receive_policy), &healthy()).clean();
         assert_copied(&src, &dst);
         fs::remove_file(dst.join("f0")).unwrap();
@@ -160,7 +160,7 @@ fn a_panicking_thread_ends_the_job_at_both_ends() {
 }
 
 /// Counts the calls that start writeback of a file during reception, and fails the first with `errno`.
-fn behind(errno: Option<Errno>) -> (Disk, Arc<AtomicU64>) {
+fn failing_writeback(errno: Option<Errno>) -> (Disk, Arc<AtomicU64>) {
     let count = Arc::new(AtomicU64::new(0));
     let counted = count.clone();
     let disk = Disk::new(move |_, call| {
@@ -180,7 +180,7 @@ fn large_files_are_written_back_during_the_transfer() {
     for (durability, is_behind) in
         [(Durability::Synced, true), (Durability::AtEnd, true), (Durability::Cached, false)]
     {
-        let (disk, count) = behind(None);
+        let (disk, count) = failing_writeback(None);
         let receive_policy = ReceivePolicy { durability, equal: Equal::Nothing, ..ReceivePolicy::default() };
         copy_on(&src, &dst, ReceiveOptions::with_policy(1, receive_policy), &disk).clean();
         assert_copied(&src, &dst);
@@ -192,7 +192,7 @@ fn large_files_are_written_back_during_the_transfer() {
 fn a_writeback_error_during_a_transfer_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[100 * MIB, 5000], 1);
-    let (disk, _) = behind(Some(Errno::IO));
+    let (disk, _) = failing_writeback(Some(Errno::IO));
     let ends = copy_on(&src, &dst, ReceiveOptions::with_policy(1, ReceivePolicy::default()), &disk);
     assert_eq!(ends.sent.unwrap_err().code, FaultCode::Io);
     assert_eq!(ends.received.unwrap_err().code, FaultCode::Io);

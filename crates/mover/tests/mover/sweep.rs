@@ -218,17 +218,17 @@ impl World {
         let (dst, old) = (place.join("dst"), self.before().join("dst"));
         for path in if dst.exists() { names_below(&dst) } else { Vec::new() } {
             let name = path.strip_prefix(&dst).unwrap();
-            let own = name.file_name().unwrap().to_string_lossy().starts_with(".haul-");
+            let is_part = name.file_name().unwrap().to_string_lossy().starts_with(".haul-");
             let there = |root: &Path| root.join(name).symlink_metadata().is_ok();
             let is = |root: &Path| there(root) && same_contents(&root.join(name), &path);
-            assert!(own || is(&old) || is(&self.src()), "{} is neither old nor new", name.display());
+            assert!(is_part || is(&old) || is(&self.src()), "{} is neither old nor new", name.display());
         }
         for path in if old.exists() { names_below(&old) } else { Vec::new() } {
             let name = path.strip_prefix(&old).unwrap();
-            let own = name.file_name().unwrap().to_string_lossy().starts_with(".haul-");
+            let is_part = name.file_name().unwrap().to_string_lossy().starts_with(".haul-");
             let may_go = self.scene == Scene::Mirrored && is_mine(name);
             let is_there = dst.join(name).symlink_metadata().is_ok();
-            assert!(own || may_go || is_there, "{} has gone", name.display());
+            assert!(is_part || may_go || is_there, "{} has gone", name.display());
         }
     }
 
@@ -247,8 +247,8 @@ impl World {
         }
         let id = |name: &str| dst.join(name).symlink_metadata().unwrap().ino();
         assert_eq!((id("names/of old"), id("sub/another")), (id("old"), id("old")));
-        let left: Vec<_> = fs::read_dir(place).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(left, ["dst"]);
+        let remaining: Vec<_> = fs::read_dir(place).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(remaining, ["dst"]);
     }
 
     /// Runs one case. True: the call was reached.

@@ -9,19 +9,19 @@ use haul_wire::control::{Equal, Extraneous, Growth, Layout, Preserve, ReceivePol
 
 use crate::harness::{bytes, options};
 use crate::kinds::{has_attributes, set};
-use crate::receive_policy::{DELETE, Said, content, places, sync, sync_with, sync_within};
+use crate::receive_policy::{DELETE, SyncResult, content, places, sync, sync_with, sync_within};
 use crate::trees::set_mode;
 
-const NARRATE: ReceivePolicy = ReceivePolicy { run: RunMode::Verbose, ..DELETE };
+const VERBOSE: ReceivePolicy = ReceivePolicy { run: RunMode::Verbose, ..DELETE };
 
 #[test]
 fn each_created_or_changed_name_is_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::hard_link(src.join("a"), src.join("z")).unwrap();
-    let run = || -> Said { sync(&[content(&src)], &dst, Layout::Into, NARRATE, Growth::Refuse) };
-    let said = run();
-    said.ends.clean();
+    let run = || -> SyncResult { sync(&[content(&src)], &dst, Layout::Into, VERBOSE, Growth::Refuse) };
+    let result = run();
+    result.ends.clean();
     let all = [
         "link link",
         "link z",
@@ -31,7 +31,7 @@ fn each_created_or_changed_name_is_reported_once() {
         "send sub/b 3000",
         "send sub/deeper/c 3000",
     ];
-    assert_eq!(said.lines(), all);
+    assert_eq!(result.lines(), all);
     // Equal files are not reported, nor are directories that only get their time.
     assert_eq!(run().lines(), [""; 0]);
     fs::write(src.join("sub/b"), "changed").unwrap();
@@ -39,9 +39,9 @@ fn each_created_or_changed_name_is_reported_once() {
     fs::remove_file(src.join("link")).unwrap();
     symlink("sub", src.join("link")).unwrap();
     fs::remove_file(src.join("z")).unwrap();
-    let said = run();
-    said.ends.clean();
-    assert_eq!(said.lines(), ["delete z", "link link", "replace sub/b 7", "send sub/new 0"]);
+    let result = run();
+    result.ends.clean();
+    assert_eq!(result.lines(), ["delete z", "link link", "replace sub/b 7", "send sub/new 0"]);
 }
 
 /// A run reports the same as the dry run before it, and then nothing is left to do.
@@ -53,9 +53,9 @@ fn files_with_different_permissions_or_attributes_are_adjusted() {
         let receive_policy = ReceivePolicy { run, equal, ..DELETE };
         let receive = ReceiveOptions { receive_policy, permit: preserve, ..options() };
         let limits = SendLimits { preserve, ..SendLimits::default() };
-        let said = sync_within(&[content(&src)], &dst, Layout::Into, receive, limits);
-        said.ends.clean();
-        said.lines().into_iter().filter(|line| !line.starts_with("keep")).collect::<Vec<_>>()
+        let result = sync_within(&[content(&src)], &dst, Layout::Into, receive, limits);
+        result.ends.clean();
+        result.lines().into_iter().filter(|line| !line.starts_with("keep")).collect::<Vec<_>>()
     };
     let plain = Preserve::default();
     run(RunMode::Move, Equal::SizeAndTime, plain);
@@ -85,9 +85,9 @@ fn reported_names_are_the_destination_names() {
     let dir = tempfile::tempdir().unwrap();
     let (src, _) = places(dir.path());
     let new = dir.path().join("new");
-    let said = sync(&[bytes(&src)], &new, Layout::As, NARRATE, Growth::Refuse);
-    said.ends.clean();
-    assert_eq!(said.lines()[..3], ["link new/link", "mkdir new", "mkdir new/sub"]);
+    let result = sync(&[bytes(&src)], &new, Layout::As, VERBOSE, Growth::Refuse);
+    result.ends.clean();
+    assert_eq!(result.lines()[..3], ["link new/link", "mkdir new", "mkdir new/sub"]);
 }
 
 #[test]
@@ -95,19 +95,19 @@ fn failed_names_are_not_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::create_dir_all(dst.join("a/in-the-way")).unwrap();
-    let keeps = ReceivePolicy { extraneous: Extraneous::Keep, ..NARRATE };
-    let said = sync(&[content(&src)], &dst, Layout::Into, keeps, Growth::Refuse);
-    assert_eq!(said.ends.one_failure().0, b"a");
-    assert!(!said.lines().iter().any(|line| line.contains(" a ")), "{:?}", said.lines());
+    let keep_policy = ReceivePolicy { extraneous: Extraneous::Keep, ..VERBOSE };
+    let result = sync(&[content(&src)], &dst, Layout::Into, keep_policy, Growth::Refuse);
+    assert_eq!(result.ends.one_failure().0, b"a");
+    assert!(!result.lines().iter().any(|line| line.contains(" a ")), "{:?}", result.lines());
 }
 
 #[test]
 fn a_requesting_receiver_reports_names_only_locally() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
-    let asked = Some(Expectations::new(&[content(&src)], &Selection::default()));
-    let options = ReceiveOptions { receive_policy: NARRATE, expectations: asked, ..options() };
-    let said = sync_with(&[content(&src)], &dst, Layout::Into, options, Growth::Refuse);
-    said.ends.clean();
-    assert_eq!((said.receiver.len(), said.sender.len()), (6, 0));
+    let expectations = Some(Expectations::new(&[content(&src)], &Selection::default()));
+    let options = ReceiveOptions { receive_policy: VERBOSE, expectations, ..options() };
+    let result = sync_with(&[content(&src)], &dst, Layout::Into, options, Growth::Refuse);
+    result.ends.clean();
+    assert_eq!((result.receiver.len(), result.sender.len()), (6, 0));
 }

@@ -4,8 +4,9 @@ use std::mem::size_of;
 
 use super::{
     Accept, ByteRange, ControlMessage, Counted, DestinationAttributes, DestinationLineage, DirectoryId,
-    Entry, EntryKind, Extras, Fault, FileDigest, Filtered, Hello, Item, More, Notes, Outcome, Owner, Proof,
-    RecipeOffer, RelPath, Removal, Request, Rule, Selection, Settings, Summary, Want, WantRun, Xattr,
+    Entry, EntryKind, EntryRequest, Extras, Fault, FileDigest, Filtered, Hello, Item, More, Notes, Outcome,
+    Owner, Proof, RecipeOffer, RelPath, Removal, Request, RequestRun, Rule, Selection, Settings, Summary,
+    Xattr,
 };
 
 /// Memory that a value owns outside of itself.
@@ -32,7 +33,7 @@ impl HeapSize for ControlMessage {
             Self::Outcomes(list) => list.heap_size(),
             Self::Finish(summary) => summary.heap_size(),
             Self::Counted(counted) => counted.heap_size(),
-            Self::Wants(list) => list.heap_size(),
+            Self::EntryRequests(list) => list.heap_size(),
             Self::More(more) => more.heap_size(),
             Self::Proofs(list) => list.heap_size(),
             Self::Items(list) => list.heap_size(),
@@ -50,7 +51,7 @@ impl HeapSize for ControlMessage {
             | Self::Pong(_)
             | Self::Close
             | Self::Ready(_)
-            | Self::WantsEnd { .. }
+            | Self::EntryRequestsEnd { .. }
             | Self::Extent(_)
             | Self::Quota { .. } => 0,
         }
@@ -118,7 +119,7 @@ heap_size! {
     Notes: first;
     Summary: notes;
     Outcome: fault;
-    WantRun: want;
+    RequestRun: request;
     More: ranges;
     Proof: values;
     Item: path;
@@ -163,11 +164,11 @@ impl HeapSize for Counted {
     }
 }
 
-impl HeapSize for Want {
+impl HeapSize for EntryRequest {
     fn heap_size(&self) -> usize {
         match self {
-            Self::Rest(ranges) => ranges.heap_size(),
-            Self::Whole | Self::Nothing | Self::Kept | Self::Compare => 0,
+            Self::Ranges(ranges) => ranges.heap_size(),
+            Self::All | Self::Nothing | Self::Kept | Self::Compare => 0,
         }
     }
 }

@@ -4,8 +4,8 @@ use super::files::validate_fault;
 use super::selection::validate_rules;
 use super::{
     Accept, Counted, Destination, DestinationAttributes, DestinationLineage, Entry, Extent, Fault,
-    FileDigest, Filtered, Hello, InvalidEntry, Item, More, Outcome, Proof, Removal, Request, Rule, Summary,
-    WantRun,
+    FileDigest, Filtered, Hello, InvalidEntry, Item, More, Outcome, Proof, Removal, Request, RequestRun,
+    Rule, Summary,
 };
 
 /// A message of the control channel. New messages are added at the end: the position is the encoding.
@@ -56,11 +56,11 @@ pub enum ControlMessage {
     /// Receiver to sender, its first message: whether the destination may contain something already.
     Ready(Destination),
     /// Receiver to sender, unless the destination is fresh: what to send of the next entries, in order.
-    Wants(Vec<WantRun>),
+    EntryRequests(Vec<RequestRun>),
     /// Receiver to sender: further ranges to send, as the existing data is different.
     More(More),
     /// Receiver to sender, unless the destination is fresh: the last request.
-    WantsEnd {
+    EntryRequestsEnd {
         /// Length of the object: the sum of all requested ranges.
         bytes: u64,
     },
@@ -168,9 +168,9 @@ impl ControlMessage {
             Self::Counted(_) => "counted",
             Self::Quota { .. } => "quota",
             Self::Ready(_) => "ready",
-            Self::Wants(_) => "wants",
+            Self::EntryRequests(_) => "wants",
             Self::More(_) => "more",
-            Self::WantsEnd { .. } => "wants-end",
+            Self::EntryRequestsEnd { .. } => "wants-end",
             Self::Proofs(_) => "proofs",
             Self::Items(_) => "items",
             Self::Extent(_) => "extent",

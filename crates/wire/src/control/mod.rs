@@ -7,6 +7,7 @@
 mod codec;
 mod counted;
 mod durability;
+mod entry_requests;
 mod extras;
 mod fault;
 mod files;
@@ -18,11 +19,11 @@ mod message;
 mod path;
 mod selection;
 mod setup;
-mod wants;
 
 pub use codec::{FrameDecoder, FrameError, MAX_FRAME, body_len, encode_frame, encoded_len};
 pub use counted::{Counted, CountedSending};
 pub use durability::{Durability, Readback};
+pub use entry_requests::{ByteRange, Destination, EntryRequest, More, Proof, RequestRun};
 pub use extras::{
     Extras, HardLinks, Keep, MAX_ACCOUNT_NAME, MAX_EXTRAS, MAX_NOTES, MAX_XATTR_NAME, MAX_XATTR_VALUE, Notes,
     Owner, Ownership, Preserve, Xattr,
@@ -37,14 +38,13 @@ pub use lineage::{DestinationAttributes, DestinationLineage, DirectoryId, MAX_LI
 pub use message::{ControlMessage, MAX_LAW_CHANGE_BYTES, MAX_LAW_CHANGES, MAX_TRANSPORT};
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, RelPath};
 pub use selection::{
-    FileSystems, Filtered, IgnoreFiles, InvalidSelection, LeftOutNames, LinkChoice, MAX_PATTERN, MAX_RULES,
+    ExcludedNames, FileSystems, Filtered, IgnoreFiles, InvalidSelection, LinkChoice, MAX_PATTERN, MAX_RULES,
     MAX_SELECTION_BYTES, Rule, Selection, Verdict,
 };
 pub use setup::{
     Accept, BenchLimit, Cipher, Equal, Extraneous, Growth, Hello, Layout, Leftovers, Newer, PROTOCOL_VERSION,
     ReceivePolicy, RecipeOffer, Request, RunMode, Settings,
 };
-pub use wants::{ByteRange, Destination, More, Proof, Want, WantRun};
 
 #[cfg(test)]
 mod vectors;

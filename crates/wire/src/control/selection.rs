@@ -27,7 +27,7 @@ pub struct Selection {
     /// Larger regular files are excluded.
     pub max_bytes: Option<u64>,
     /// Whether the receiver is sent the names excluded by other means than rules.
-    pub left_out: LeftOutNames,
+    pub left_out: ExcludedNames,
 }
 
 /// A pattern, and whether matching entries are sent.
@@ -80,12 +80,12 @@ pub enum FileSystems {
 
 /// Whether the receiver is sent the names excluded by ignore files, size limits and [`FileSystems::One`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum LeftOutNames {
+pub enum ExcludedNames {
     /// No; the receiver then deletes nothing.
     #[default]
-    Untold,
+    NotSent,
     /// Yes, in [`Filtered`].
-    Told,
+    Sent,
 }
 
 /// Names that exist at the source but were excluded from the set. The receiver does not delete them or

@@ -17,7 +17,7 @@ fn selection() -> Selection {
         file_systems: FileSystems::One,
         min_bytes: Some(1),
         max_bytes: Some(300),
-        left_out: LeftOutNames::Told,
+        left_out: ExcludedNames::Sent,
     }
 }
 
@@ -238,21 +238,21 @@ fn wants_and_proofs() {
     let range = ByteRange { start: 128, len: 1 };
     frozen(&ControlMessage::Ready(Destination::Fresh), &[15, 0]);
     frozen(&ControlMessage::Ready(Destination::Occupied), &[15, 1]);
-    let run = |count, want| WantRun { count, want };
-    let wants = vec![
-        run(1, Want::Whole),
-        run(1, Want::Nothing),
-        run(128, Want::Kept),
-        run(2, Want::Compare),
-        run(1, Want::Rest(vec![range])),
+    let run = |count, request| RequestRun { count, request };
+    let requests = vec![
+        run(1, EntryRequest::All),
+        run(1, EntryRequest::Nothing),
+        run(128, EntryRequest::Kept),
+        run(2, EntryRequest::Compare),
+        run(1, EntryRequest::Ranges(vec![range])),
     ];
     frozen(
-        &ControlMessage::Wants(wants),
+        &ControlMessage::EntryRequests(requests),
         b"\x10\x05\x01\x00\x01\x01\x80\x01\x02\x02\x03\x01\x04\x01\x80\x01\x01",
     );
     let more = More { entry: 3, ranges: vec![range] };
     frozen(&ControlMessage::More(more), b"\x11\x03\x01\x80\x01\x01");
-    frozen(&ControlMessage::WantsEnd { bytes: 128 }, &[18, 0x80, 1]);
+    frozen(&ControlMessage::EntryRequestsEnd { bytes: 128 }, &[18, 0x80, 1]);
     let proof = Proof { entry: 1, first: 2, values: vec![[3; 32]] };
     frozen(&ControlMessage::Proofs(vec![proof]), &joined(&[&[19, 1, 1, 2, 1], &[3; 32]]));
 }

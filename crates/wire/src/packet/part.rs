@@ -17,7 +17,7 @@ pub struct PartBody {
     /// Offset of the part in the whole payload in bytes.
     pub skip: u16,
     /// Length of the whole payload.
-    pub whole: u16,
+    pub total_len: u16,
     /// Whether the whole packet ends the object.
     pub fin: bool,
 }
@@ -33,20 +33,20 @@ impl PartBody {
         let (fields, payload) = split::<PART_BODY_LEN>(body)?;
         let mut fields = Reader(fields);
         let (seq, offset, timestamp) = (fields.u48(), fields.u48(), fields.u32());
-        let (skip, whole, fin) = (fields.u16(), fields.u16(), fields.u8());
+        let (skip, total_len, fin) = (fields.u16(), fields.u16(), fields.u8());
         if seq > MAX_SEQ {
             return Err(PacketError::Sequence(seq));
         }
         if payload.is_empty() {
             return Err(PacketError::NoPayload);
         }
-        if fin > 1 || usize::from(skip) + payload.len() > usize::from(whole) {
+        if fin > 1 || usize::from(skip) + payload.len() > usize::from(total_len) {
             return Err(PacketError::Part);
         }
-        if offset + u64::from(whole) > MAX_OFFSET {
+        if offset + u64::from(total_len) > MAX_OFFSET {
             return Err(PacketError::Offset(offset));
         }
-        Ok(Self { seq, offset, timestamp, skip, whole, fin: fin == 1 })
+        Ok(Self { seq, offset, timestamp, skip, total_len, fin: fin == 1 })
     }
 
     /// Writes the fields to the start of `body`; the payload belongs in `body[PART_BODY_LEN..]`.
@@ -56,7 +56,7 @@ impl PartBody {
     pub fn write(&self, body: &mut [u8]) {
         let mut fields = Writer(&mut body[..PART_BODY_LEN]);
         fields.u48(self.seq).u48(self.offset).u32(self.timestamp);
-        fields.u16(self.skip).u16(self.whole).u8(u8::from(self.fin));
+        fields.u16(self.skip).u16(self.total_len).u8(u8::from(self.fin));
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     }
 
     const PART: PartBody =
-        PartBody { seq: 7, offset: 9_000, timestamp: 5, skip: 1_000, whole: 1_433, fin: false };
+        PartBody { seq: 7, offset: 9_000, timestamp: 5, skip: 1_000, total_len: 1_433, fin: false };
 
     #[test]
     fn the_format_never_changes() {

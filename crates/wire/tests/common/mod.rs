@@ -4,11 +4,11 @@
 use haul_base::{HostSample, Span};
 use haul_wire::control::{
     Accept, Action, BenchLimit, ByteRange, Cipher, ControlMessage, Destination, DestinationAttributes,
-    DestinationLineage, Durability, Entry, EntryKind, Equal, Extent, Extraneous, Extras, Fault, FaultCode,
-    FileDigest, FileSystems, Filtered, Growth, Hello, IgnoreFiles, Item, Layout, LeftOutNames, Leftovers,
-    LinkChoice, MAX_MODE, More, Newer, Notes, Outcome, Owner, Preserve, Proof, Readback, ReceivePolicy,
-    RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Summary, Verdict, Want,
-    WantRun, Xattr, encode_frame,
+    DestinationLineage, Durability, Entry, EntryKind, EntryRequest, Equal, ExcludedNames, Extent, Extraneous,
+    Extras, Fault, FaultCode, FileDigest, FileSystems, Filtered, Growth, Hello, IgnoreFiles, Item, Layout,
+    Leftovers, LinkChoice, MAX_MODE, More, Newer, Notes, Outcome, Owner, Preserve, Proof, Readback,
+    ReceivePolicy, RecipeOffer, RelPath, Removal, Request, RequestRun, Rule, RunMode, Selection, Settings,
+    Summary, Verdict, Xattr, encode_frame,
 };
 use haul_wire::packet::{FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS};
 use proptest::collection::vec;
@@ -87,7 +87,7 @@ fn selection() -> impl Strategy<Value = Selection> {
     let choices = any::<(bool, bool, bool, bool)>();
     let sizes = (option::of(any::<u64>()), option::of(any::<u64>()));
     (vec(rule, 0..4), option::of(vec(rel_path(), 0..3)), choices, sizes).prop_map(
-        |(rules, paths, (obey, follow, one, told), (min_bytes, max_bytes))| Selection {
+        |(rules, paths, (obey, follow, one, sent), (min_bytes, max_bytes))| Selection {
             rules,
             paths,
             ignore_files: if obey { IgnoreFiles::Obey } else { IgnoreFiles::Disregard },
@@ -95,7 +95,7 @@ fn selection() -> impl Strategy<Value = Selection> {
             file_systems: if one { FileSystems::One } else { FileSystems::All },
             min_bytes,
             max_bytes,
-            left_out: if told { LeftOutNames::Told } else { LeftOutNames::Untold },
+            left_out: if sent { ExcludedNames::Sent } else { ExcludedNames::NotSent },
         },
     )
 }
@@ -162,15 +162,15 @@ fn file() -> impl Strategy<Value = EntryKind> {
         .prop_map(|(size, holes)| EntryKind::File { size: size.max(10_000), holes })
 }
 
-fn want_run() -> impl Strategy<Value = WantRun> {
-    let want = prop_oneof![
-        Just(Want::Whole),
-        Just(Want::Nothing),
-        Just(Want::Kept),
-        Just(Want::Compare),
-        ranges(u64::MAX).prop_map(Want::Rest),
+fn request_run() -> impl Strategy<Value = RequestRun> {
+    let request = prop_oneof![
+        Just(EntryRequest::All),
+        Just(EntryRequest::Nothing),
+        Just(EntryRequest::Kept),
+        Just(EntryRequest::Compare),
+        ranges(u64::MAX).prop_map(EntryRequest::Ranges),
     ];
-    (any::<u64>(), want).prop_map(|(count, want)| WantRun { count, want })
+    (any::<u64>(), request).prop_map(|(count, request)| RequestRun { count, request })
 }
 
 fn proof() -> impl Strategy<Value = Proof> {
@@ -262,10 +262,10 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
         Just(ControlMessage::Close),
         fault().prop_map(ControlMessage::Abort),
         prop_oneof![Just(Destination::Fresh), Just(Destination::Occupied)].prop_map(ControlMessage::Ready),
-        vec(want_run(), 0..4).prop_map(ControlMessage::Wants),
+        vec(request_run(), 0..4).prop_map(ControlMessage::EntryRequests),
         (any::<u64>(), ranges(u64::MAX))
             .prop_map(|(entry, ranges)| ControlMessage::More(More { entry, ranges })),
-        any::<u64>().prop_map(|bytes| ControlMessage::WantsEnd { bytes }),
+        any::<u64>().prop_map(|bytes| ControlMessage::EntryRequestsEnd { bytes }),
         vec(proof(), 0..3).prop_map(ControlMessage::Proofs),
         vec(item(), 0..4).prop_map(ControlMessage::Items),
         prop_oneof![Just(Extent::Part), Just(Extent::Directories), Just(Extent::Destination)]

@@ -21,7 +21,7 @@ pub(crate) fn copy_all(
 ) -> RunReport {
     let crashed = || RunReport::failed(Fault::new(FaultCode::Internal, "a copy has crashed", ""));
     let is_dry_run = context.transfer.receive_policy.run == RunMode::ListChanges;
-    if !is_dry_run && let Some(fault) = without_destination(plan) {
+    if !is_dry_run && let Some(fault) = create_destination(plan) {
         return context.failed(fault);
     }
     let plans = plan.of_each_machine();
@@ -35,7 +35,7 @@ pub(crate) fn copy_all(
             let each = Context {
                 quotas: quotas.clone(),
                 events: context.events.of(&machine),
-                on_agreed: None,
+                on_negotiated: None,
                 style: ProgressStyle::Part(part.clone()),
                 ..context.clone()
             };
@@ -43,7 +43,7 @@ pub(crate) fn copy_all(
                 let report = copy(&each, plan);
                 part.finish();
                 if !is_dry_run {
-                    each.say(summary_of(plan, &report));
+                    each.inform(summary_of(plan, &report));
                 }
                 report
             });
@@ -64,7 +64,7 @@ pub(crate) fn copy_all(
 }
 
 /// Makes the destination directory unless it exists; returns the fault if it cannot be made.
-fn without_destination(plan: &CopyPlan) -> Option<Fault> {
+fn create_destination(plan: &CopyPlan) -> Option<Fault> {
     let to = Path::new(OsStr::from_bytes(&plan.path));
     let error = std::fs::create_dir(to).err().filter(|_| !to.is_dir())?;
     Some(crate::fault::io(format!("cannot make the directory {}", to.display()), &error))
@@ -105,15 +105,15 @@ pub(crate) fn combined(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<Machi
     sum.goodput = Rate::from_transfer(sum.bytes - sum.resumed_bytes.min(sum.bytes), sum.elapsed);
     sum.capacity = ceiling.map(|rate| (rate, "ceiling"));
     // Only if one machine has any: the output describes those of several.
-    let mut files_faults = all.iter().filter_map(|of| of.report.files_fault.as_ref());
+    let mut files_faults = all.iter().filter_map(|one| one.report.files_fault.as_ref());
     sum.files_fault = files_faults.next().filter(|_| files_faults.next().is_none()).cloned();
     sum.files_exit_code = exit_code(&all);
     sum.error = fault(&all);
     sum.digest = digest(&all);
     sum.limited_by = limit(&sum, ceiling, &all);
     for MachineReport { machine, report } in all {
-        let of_it = |failure| FileFailure { machine: Some(machine.clone()), ..failure };
-        sum.failed.extend(report.failed.into_iter().map(of_it));
+        let with_machine = |failure| FileFailure { machine: Some(machine.clone()), ..failure };
+        sum.failed.extend(report.failed.into_iter().map(with_machine));
         sum.notes.extend(report.notes);
         sum.not_deleted = sum.not_deleted.or(report.not_deleted);
     }
@@ -153,16 +153,16 @@ fn exit_code(all: &[MachineReport]) -> Option<u8> {
     if let Some(interrupted) = interrupted(all) {
         return Some(interrupted.code.exit_code());
     }
-    let failed: Vec<u8> = all.iter().map(|of| of.report.exit_code()).filter(|&code| code != 0).collect();
+    let failed: Vec<u8> = all.iter().map(|one| one.report.exit_code()).filter(|&code| code != 0).collect();
     let first = *failed.first()?;
-    let alike = failed.iter().all(|&code| code == first);
-    let in_any_number = PARTIAL_FAILURE_CODES.iter().any(|code| code.exit_code() == first);
-    Some(if alike && (in_any_number || failed.len() == all.len()) { first } else { SOME_FAILED })
+    let all_equal = failed.iter().all(|&code| code == first);
+    let is_partial_code = PARTIAL_FAILURE_CODES.iter().any(|code| code.exit_code() == first);
+    Some(if all_equal && (is_partial_code || failed.len() == all.len()) { first } else { SOME_FAILED })
 }
 
 /// Returns the interruption, if any: it counts for all machines, even if some had ended before.
 fn interrupted(all: &[MachineReport]) -> Option<&Fault> {
-    let mut errors = all.iter().filter_map(|of| of.report.error.as_ref());
+    let mut errors = all.iter().filter_map(|one| one.report.error.as_ref());
     errors.find(|error| error.code == FaultCode::Interrupted)
 }
 
@@ -172,7 +172,7 @@ fn fault(all: &[MachineReport]) -> Option<Fault> {
         return Some(interrupted.clone());
     }
     let failed: Vec<(&str, &Fault)> =
-        all.iter().filter_map(|of| Some((of.machine.as_str(), of.report.error.as_ref()?))).collect();
+        all.iter().filter_map(|one| Some((one.machine.as_str(), one.report.error.as_ref()?))).collect();
     let (machine, first) = failed.first()?;
     let more = if failed.len() > 1 { "; the first is " } else { ": " };
     let message =
@@ -183,14 +183,14 @@ fn fault(all: &[MachineReport]) -> Option<Fault> {
 
 /// Returns the BLAKE3 hash of the concatenated hexadecimal digests; `None` if one is missing.
 fn digest(all: &[MachineReport]) -> Option<String> {
-    let digests: Option<String> = all.iter().map(|of| of.report.digest.as_deref()).collect();
+    let digests: Option<String> = all.iter().map(|one| one.report.digest.as_deref()).collect();
     Some(blake3::hash(digests?.as_bytes()).to_hex().to_string())
 }
 
 /// Returns a limit of this machine or the common ceiling; otherwise the limit of the slowest copy.
 fn limit(sum: &RunReport, ceiling: Option<Rate>, all: &[MachineReport]) -> Option<Limit> {
     let slowest =
-        all.iter().filter(|of| of.report.limited_by.is_some()).max_by_key(|of| of.report.elapsed)?;
+        all.iter().filter(|one| one.report.limited_by.is_some()).max_by_key(|one| one.report.elapsed)?;
     let common = limit_of_receiver(sum.goodput, ceiling, sum.packets.sent, sum.lost.of(Cause::ReceiverHost));
     if common.what != UNSEEN_LIMIT {
         return Some(common);
@@ -209,7 +209,7 @@ mod tests {
     use crate::output::{CpuSeconds, Packets};
 
     /// A machine that sent 10 MB in one file.
-    fn well(machine: &str, seconds: u64) -> MachineReport {
+    fn done(machine: &str, seconds: u64) -> MachineReport {
         let report = RunReport {
             bytes: 10_000_000,
             files: 1,
@@ -234,7 +234,7 @@ mod tests {
         MachineReport { machine: machine.to_owned(), report }
     }
 
-    fn lost(machine: &str, code: FaultCode) -> MachineReport {
+    fn failed(machine: &str, code: FaultCode) -> MachineReport {
         MachineReport {
             machine: machine.to_owned(),
             report: RunReport::failed(Fault::new(code, "no", "hint")),
@@ -242,14 +242,14 @@ mod tests {
     }
 
     /// Of two files of this machine, one failed.
-    fn partly(machine: &str, exit_code: u8) -> MachineReport {
+    fn partial(machine: &str, exit_code: u8) -> MachineReport {
         let fault = Fault::new(FaultCode::Unreadable, "closed", "");
-        let mut of = well(machine, 1);
-        of.report.failed =
+        let mut one = done(machine, 1);
+        one.report.failed =
             vec![FileFailure { machine: None, path: b"x".to_vec(), fault: fault.clone(), below: 0 }];
-        (of.report.failed_files, of.report.files_exit_code) = (1, Some(exit_code));
-        of.report.files_fault = Some(fault);
-        of
+        (one.report.failed_files, one.report.files_exit_code) = (1, Some(exit_code));
+        one.report.files_fault = Some(fault);
+        one
     }
 
     fn sum(all: Vec<MachineReport>) -> RunReport {
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_combined_report_sums_up_all_machines() {
-        let report = sum(vec![well("a", 2), well("b", 4), well("c", 1)]);
+        let report = sum(vec![done("a", 2), done("b", 4), done("c", 1)]);
         assert_eq!((report.bytes, report.files, report.exit_code()), (30_000_000, 3, 0));
         assert_eq!((report.elapsed, report.rtt), (Span::from_secs(4), Some(Span::from_millis(10))));
         assert_eq!(report.goodput, Rate::from_mbps(60));
@@ -273,7 +273,7 @@ mod tests {
         assert!(limit.evidence.starts_with("b, which took longest"), "{limit:?}");
         assert!(report.max_rss.is_some() && report.digest.is_some() && report.is_ok());
         let capped =
-            combined(RunReport::default(), Some(Rate::from_mbps(62)), vec![well("a", 2), well("b", 2)]);
+            combined(RunReport::default(), Some(Rate::from_mbps(62)), vec![done("a", 2), done("b", 2)]);
         assert_eq!(capped.limited_by.unwrap().what, "rate_ceiling");
     }
 
@@ -281,16 +281,16 @@ mod tests {
     fn the_exit_code_is_3_unless_all_failed_alike() {
         use FaultCode::{Interrupted, NotAuthorised, Unreachable};
         for (all, code) in [
-            (vec![lost("a", Unreachable), lost("b", Unreachable)], 5),
-            (vec![lost("a", Unreachable), lost("b", NotAuthorised)], 3),
-            (vec![well("a", 1), lost("b", Unreachable)], 3),
-            (vec![well("a", 1), partly("b", 7)], 3),
-            (vec![partly("a", 7), partly("b", 7)], 7),
-            (vec![well("a", 1), partly("b", 8)], 8),
-            (vec![lost("a", Unreachable), partly("b", 8)], 3),
-            (vec![well("a", 1), lost("b", Interrupted), partly("c", 7)], 130),
+            (vec![failed("a", Unreachable), failed("b", Unreachable)], 5),
+            (vec![failed("a", Unreachable), failed("b", NotAuthorised)], 3),
+            (vec![done("a", 1), failed("b", Unreachable)], 3),
+            (vec![done("a", 1), partial("b", 7)], 3),
+            (vec![partial("a", 7), partial("b", 7)], 7),
+            (vec![done("a", 1), partial("b", 8)], 8),
+            (vec![failed("a", Unreachable), partial("b", 8)], 3),
+            (vec![done("a", 1), failed("b", Interrupted), partial("c", 7)], 130),
         ] {
-            let names: Vec<&str> = all.iter().map(|of| of.machine.as_str()).collect();
+            let names: Vec<&str> = all.iter().map(|one| one.machine.as_str()).collect();
             let shown = format!("{names:?}: {code}");
             let report = sum(all);
             assert_eq!(report.exit_code(), code, "{shown}");
@@ -301,29 +301,29 @@ mod tests {
     #[test]
     fn failures_name_their_machine() {
         use FaultCode::{NotAuthorised, Unreachable};
-        let report = sum(vec![well("a", 1), lost("far:1", Unreachable)]);
+        let report = sum(vec![done("a", 1), failed("far:1", Unreachable)]);
         let error = report.error.unwrap();
         assert_eq!(
             (error.message.as_str(), error.hint.as_str()),
             ("1 of 2 machines failed: far:1: no", "hint")
         );
         assert_eq!((report.bytes, report.digest), (10_000_000, None));
-        let error = sum(vec![lost("a", Unreachable), lost("b", NotAuthorised)]).error.unwrap();
+        let error = sum(vec![failed("a", Unreachable), failed("b", NotAuthorised)]).error.unwrap();
         assert_eq!(error.message, "2 of 2 machines failed; the first is a: no");
-        let report = sum(vec![well("a", 1), partly("b", 3)]);
+        let report = sum(vec![done("a", 1), partial("b", 3)]);
         assert_eq!((report.failed_files, report.files_fault.unwrap().message.as_str()), (1, "closed"));
-        let report = sum(vec![partly("a", 3), partly("b", 3)]);
+        let report = sum(vec![partial("a", 3), partial("b", 3)]);
         assert!(report.files_fault.is_none());
-        let machines: Vec<_> = report.failed.iter().map(|of| of.machine.as_deref()).collect();
+        let machines: Vec<_> = report.failed.iter().map(|one| one.machine.as_deref()).collect();
         assert_eq!(machines, [Some("a"), Some("b")]);
         assert!(report.failures().as_str().starts_with("failed: x from a: closed\n"));
     }
 
     #[test]
     fn the_combined_report_keeps_skipped_deletions_and_notes() {
-        let mut one = well("a", 1);
+        let mut one = done("a", 1);
         one.report.not_deleted = Some(Fault::new(FaultCode::NotPermitted, "too many", ""));
-        let mut other = well("b", 1);
+        let mut other = done("b", 1);
         (other.report.notes, other.report.noted) = (vec!["owner".to_owned(); 15], 15);
         one.report.notes.clone_from(&other.report.notes);
         one.report.noted = 15;

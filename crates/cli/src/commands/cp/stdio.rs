@@ -16,7 +16,7 @@ use crate::fault::usage;
 use crate::output::{RunReport, without_keys};
 use crate::ssh::Permit;
 use crate::standard_streams::{check_stdin, check_stdout};
-use crate::transfer::{Context, CopyPlan, at_server, by_ssh, drive, over, selection};
+use crate::transfer::{Context, CopyPlan, at_server, by_ssh, drive, selection, with_session};
 
 const STDIO: &str = "-";
 
@@ -49,14 +49,14 @@ pub(crate) fn check_options(words: &[OsString], typed: &[String], dry_run: bool)
     let Some((_, out)) = split(words) else { return Ok(()) };
     let name = if out { "stdout" } else { "stdin" };
     // Stdin is one file without a name or a length; the files for stdout can be selected.
-    let means_nothing = |option: &&String| match heading_in_cp(option).as_str() {
+    let is_inapplicable = |option: &&String| match heading_in_cp(option).as_str() {
         "Existing files" | "Preserved attributes" => {
             !out || !["growing", "no-hard-links"].contains(&option.as_str())
         }
         "Selecting files" => !out,
         _ => *option == "verify",
     };
-    match typed.iter().find(means_nothing) {
+    match typed.iter().find(is_inapplicable) {
         Some(option) => Err(usage(format!("--{option} does not apply to {name}"), "leave it out")),
         // A stream cannot be examined without consuming it.
         None if dry_run => Err(usage("--dry-run is not possible with stdin or stdout", "leave it out")),
@@ -86,7 +86,7 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
     let permit = Permit::PutStream(destination.clone(), durability);
     at_server(context, ssh, &plan.to, &permit, |context, url| {
         let request = Request::PutStream { destination, durability };
-        over(context, &url, (request, BenchLimit::Unlimited), |session, sides| {
+        with_session(context, &url, (request, BenchLimit::Unlimited), |session, sides| {
             let begin = |link, _| send_stream(Box::new(io::stdin()), link, SendLimits::default());
             drive::send(session, sides, begin)
         })
@@ -128,16 +128,16 @@ fn receive(context: &Context, from: &HaulUrl, sources: Vec<Vec<u8>>, selection: 
         // The contents of a file with several names are written once for each.
         preserve: Preserve { hard_links: HardLinks::Copy, ..context.transfer.preserve },
     };
-    let gone = Arc::new(AtomicBool::new(false));
-    let output = Output(gone.clone());
-    let mut report = over(context, from, (request, BenchLimit::Unlimited), |session, sides| {
+    let is_reader_gone = Arc::new(AtomicBool::new(false));
+    let output = Output(is_reader_gone.clone());
+    let mut report = with_session(context, from, (request, BenchLimit::Unlimited), |session, sides| {
         let begin = |link, options| {
             let options = ReceiveOptions { set_memory: context.transfer.set_memory, ..options };
             receive_to(Box::new(output), link, options)
         };
         drive::receive(session, sides, ReceivePolicy::default(), begin)
     });
-    if gone.load(Ordering::Relaxed) && !context.cancel.is_requested() {
+    if is_reader_gone.load(Ordering::Relaxed) && !context.cancel.is_requested() {
         // A reader that closes the pipe has read enough, as with cat.
         report.error = None;
     }
@@ -149,16 +149,16 @@ struct Output(Arc<AtomicBool>);
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.noted(io::stdout().write(bytes))
+        self.detect_broken_pipe(io::stdout().write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.noted(io::stdout().flush())
+        self.detect_broken_pipe(io::stdout().flush())
     }
 }
 
 impl Output {
-    fn noted<T>(&self, done: io::Result<T>) -> io::Result<T> {
+    fn detect_broken_pipe<T>(&self, done: io::Result<T>) -> io::Result<T> {
         if done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
             self.0.store(true, Ordering::Relaxed);
         }

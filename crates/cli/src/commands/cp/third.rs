@@ -26,20 +26,20 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) fn copy(
     context: &Context,
     ssh: &SshArgs,
-    (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
+    (plan, client_host, server_host): (&CopyPlan, &SshHost, Option<&SshHost>),
 ) -> Result<RunReport, Fault> {
     let detach = ssh.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
     // Dropped in reverse order: the machine that connects ends first.
-    let (mut server, mut client) = start(context, ssh, (plan, at, serves), detach)?;
+    let (mut server, mut client) = start(context, ssh, (plan, client_host, server_host), detach)?;
     let progress = Progress::start(&context.style);
     let report = follow(&mut client, context, detach, &progress);
     progress.finish();
     if let Some(note) = server.as_mut().and_then(|server| server.remote.early_end()) {
-        context.say(format!("note: {note}"));
+        context.inform(format!("note: {note}"));
     }
     let preset = context.settings.recipe.name.clone();
     let mut report = RunReport { preset, ..report? };
-    report.each_fault(|fault| *fault = seen_from(at, fault.clone(), &context.cancel));
+    report.each_fault(|fault| *fault = seen_from(client_host, fault.clone(), &context.cancel));
     Ok(report)
 }
 
@@ -48,7 +48,7 @@ fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
     if fault.host.as_ref().is_none_or(|there| *there == Host::Here) {
         fault.host = Some(Host::Named(host.name().to_owned()));
     }
-    if fault::is_of_way(fault.code) {
+    if fault::is_network_fault(fault.code) {
         fault.host = None;
         fault.message = format!("seen from {host}: {}", fault.message);
     }
@@ -60,13 +60,13 @@ fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
 fn start(
     context: &Context,
     ssh: &SshArgs,
-    (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
+    (plan, client_host, server_host): (&CopyPlan, &SshHost, Option<&SshHost>),
     detach: bool,
 ) -> Result<(Option<RemoteServer>, Remote), Fault> {
     let start =
-        |host| RemoteServer::start(context, &SshCommand::new(ssh, host)?, &by_ssh::put(context, plan));
-    let server = serves.map(start).transpose()?;
-    let command = SshCommand::new(ssh, at)?;
+        |host| RemoteServer::start(context, &SshCommand::new(ssh, host)?, &by_ssh::put_permit(context, plan));
+    let server = server_host.map(start).transpose()?;
+    let command = SshCommand::new(ssh, client_host)?;
     let mut client = Remote::start(&command, command.copy(), &context.cancel)?;
     let (url, fetches) = match (&plan.sources[0].0, &plan.to, &server) {
         (Machine::Url(url), _, _) => (url, true),
@@ -74,7 +74,7 @@ fn start(
         _ => return Err(Fault::new(FaultCode::Internal, "no machine serves", "")),
     };
     let Settings { crypto, offload, socket_buffer, recipe } = &context.settings;
-    client.tell(&Job {
+    client.send(&Job {
         server: url.to_string(),
         hosts: server.as_ref().map(|server| server.remote.announcement.hosts.clone()).unwrap_or_default(),
         fetches,
@@ -100,11 +100,11 @@ fn follow(
     detach: bool,
     progress: &Progress,
 ) -> Result<RunReport, Fault> {
-    let mut watched = Watched::new();
-    let mut asked_to_stop: Option<Instant> = None;
+    let mut remote_progress = RemoteProgress::new();
+    let mut stop_requested_at: Option<Instant> = None;
     loop {
-        match client.listen(TICK) {
-            Ok(line) => watched.take(&line, client, context),
+        match client.next_line(TICK) {
+            Ok(line) => remote_progress.handle_line(&line, client, context),
             Err(RecvTimeoutError::Timeout) => {}
             // Ctrl-C at a terminal reaches ssh as well.
             Err(RecvTimeoutError::Disconnected) => {
@@ -112,35 +112,35 @@ fn follow(
                     std::thread::sleep(SIGNAL_DELAY);
                 }
                 return Err(match (context.cancel.is_requested(), detach) {
-                    (true, true) => watched.left(client),
+                    (true, true) => remote_progress.interruption_fault(client),
                     (true, false) => context.cancel.fault(REST_HINT),
-                    (false, _) => watched.lost(client),
+                    (false, _) => remote_progress.connection_lost(client),
                 });
             }
         }
-        if let Some(report) = watched.report.take() {
+        if let Some(report) = remote_progress.report.take() {
             return Ok(report);
         }
-        progress.update(watched.snapshot());
+        progress.update(remote_progress.snapshot());
         if context.cancel.is_requested() && detach {
-            return Err(watched.left(client));
+            return Err(remote_progress.interruption_fault(client));
         }
-        if watched.is_silent(Instant::now()) {
-            return Err(watched.lost(client));
+        if remote_progress.is_silent(Instant::now()) {
+            return Err(remote_progress.connection_lost(client));
         }
-        if context.cancel.is_requested() && asked_to_stop.is_none() {
+        if context.cancel.is_requested() && stop_requested_at.is_none() {
             client.close_stdin();
-            asked_to_stop = Some(Instant::now());
+            stop_requested_at = Some(Instant::now());
         }
-        if asked_to_stop.is_some_and(|at| at.elapsed() > STOP_TIMEOUT) {
+        if stop_requested_at.is_some_and(|at| at.elapsed() > STOP_TIMEOUT) {
             return Err(context.cancel.fault(REST_HINT));
         }
     }
 }
 
-struct Watched {
+struct RemoteProgress {
     snapshot: Snapshot,
-    heard: Instant,
+    last_contact: Instant,
     /// Log file and process ID of a copy that has detached.
     detached: Option<(String, u64)>,
     /// Whether a detached copy has its session: from then on the server does not need ssh either.
@@ -148,28 +148,28 @@ struct Watched {
     report: Option<RunReport>,
 }
 
-impl Watched {
+impl RemoteProgress {
     fn new() -> Self {
         let snapshot = Snapshot { files: Some(0), ..Snapshot::default() };
-        let heard = Instant::now();
-        Self { snapshot, heard, detached: None, is_independent: false, report: None }
+        let last_contact = Instant::now();
+        Self { snapshot, last_contact, detached: None, is_independent: false, report: None }
     }
 
     fn snapshot(&self) -> Snapshot {
-        Snapshot { silent_for: self.heard.elapsed().into(), ..self.snapshot }
+        Snapshot { silent_for: self.last_contact.elapsed().into(), ..self.snapshot }
     }
 
     /// Whether the other machine is lost. It reports several times a second, and ends stalled copies itself.
     fn is_silent(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.heard) > LIMIT
+        now.saturating_duration_since(self.last_contact) > LIMIT
     }
 
     /// Handles one line; ignores what is not an event.
-    fn take(&mut self, line: &str, client: &Remote, context: &Context) {
+    fn handle_line(&mut self, line: &str, client: &Remote, context: &Context) {
         let Ok(Value::Object(mut event)) = serde_json::from_str(line) else { return };
         let Some(Value::String(name)) = event.remove("event") else { return };
         event.remove("t");
-        self.heard = Instant::now();
+        self.last_contact = Instant::now();
         match name.as_str() {
             "progress" => {
                 let number = |key: &str| event.get(key).and_then(Value::as_u64);
@@ -181,17 +181,17 @@ impl Watched {
             // Sessions with `check` precede it, to find a working address of the server.
             "session" if event["request"] != "check" => self.on_established(client, context),
             "plan" => {
-                if let Some(tell) = &context.on_agreed {
+                if let Some(callback) = &context.on_negotiated {
                     let negotiated = event.remove("negotiated").unwrap_or_default();
-                    tell(serde_json::from_value(negotiated).unwrap_or_default());
+                    callback(serde_json::from_value(negotiated).unwrap_or_default());
                 }
                 return;
             }
             "item" => {
                 let item = serde_json::from_value(event.remove("item").unwrap_or_default());
                 // Ignores what is not an item.
-                if let (Ok(item), Some(tell)) = (item, &context.on_item) {
-                    tell(&item);
+                if let (Ok(item), Some(callback)) = (item, &context.on_item) {
+                    callback(&item);
                 }
                 return;
             }
@@ -221,15 +221,15 @@ impl Watched {
         let Some((log, pid)) = self.detached.as_ref().filter(|_| !self.is_independent) else {
             return;
         };
-        let (host, way) = (&client.command.host, client.command.shown());
-        context.say(format!(
-            "detached: it continues if this machine stops; log {host}:{log}, stop it with `{way} kill {pid}`"
+        let (host, ssh) = (&client.command.host, client.command.shown());
+        context.inform(format!(
+            "detached: it continues if this machine stops; log {host}:{log}, stop it with `{ssh} kill {pid}`"
         ));
         self.is_independent = true;
     }
 
     /// Returns the fault if ssh ended, or nothing was heard, before the final report.
-    fn lost(&self, client: &Remote) -> Fault {
+    fn connection_lost(&self, client: &Remote) -> Fault {
         let how = match &self.detached {
             Some(_) if self.is_independent => "; the transfer continues there unless it was stopped",
             Some(_) => " before the transfer started",
@@ -238,12 +238,13 @@ impl Watched {
         let hint =
             "run the same command again; with --detach the transfer would continue without this machine";
         let message = format!("the ssh connection to {} was lost{how}", client.command.host);
-        let fault = Fault::new(FaultCode::ControlLost, message, self.tail(client).unwrap_or(hint.to_owned()));
+        let fault =
+            Fault::new(FaultCode::ControlLost, message, self.log_hint(client).unwrap_or(hint.to_owned()));
         Fault { retryable: fault.retryable && !self.is_independent, ..fault }
     }
 
     /// Returns the fault if the user interrupts a run with `--detach`.
-    fn left(&self, client: &Remote) -> Fault {
+    fn interruption_fault(&self, client: &Remote) -> Fault {
         let host = &client.command.host;
         let message = match &self.detached {
             Some(_) if self.is_independent => {
@@ -253,13 +254,13 @@ impl Watched {
             None => format!("interrupted; it is unknown whether the transfer started on {host}"),
         };
         let hint = self
-            .tail(client)
+            .log_hint(client)
             .unwrap_or_else(|| format!("check with `{} pgrep -a haul`", client.command.shown()));
         Fault::new(FaultCode::Interrupted, message, hint)
     }
 
     /// Says how to see the result of a detached copy.
-    fn tail(&self, client: &Remote) -> Option<String> {
+    fn log_hint(&self, client: &Remote) -> Option<String> {
         let (log, _) = self.detached.as_ref()?;
         Some(format!("check its result with `{} tail {log}`", client.command.shown()))
     }
@@ -272,8 +273,8 @@ mod tests {
     /// ssh itself does not notice a lost machine while it has nothing to send.
     #[test]
     fn a_machine_counts_as_silent_after_the_limit() {
-        let watched = Watched::new();
-        assert!(!watched.is_silent(watched.heard + LIMIT));
-        assert!(watched.is_silent(watched.heard + LIMIT + TICK));
+        let remote_progress = RemoteProgress::new();
+        assert!(!remote_progress.is_silent(remote_progress.last_contact + LIMIT));
+        assert!(remote_progress.is_silent(remote_progress.last_contact + LIMIT + TICK));
     }
 }

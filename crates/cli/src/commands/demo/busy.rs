@@ -35,26 +35,26 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
     let spec = &args.emulated;
     let path = start(context, spec, namespaces)?;
     let ceiling = context.settings.rate().unwrap_or_else(|| spec.path_rate.mul_f64(SHARE));
-    context.say(format!(
+    context.inform(format!(
         "Host:  the receiver is suspended for {} ms of each second, its socket buffer holds 208 KiB; at most {ceiling} are sent",
         SUSPENSION_TIME.as_millis()
     ));
-    context.say("Now with the verdict");
-    let mut aware = send(&acting(context, ceiling, true)?, &path, args.time)?;
-    if !aware.is_ok() {
-        return Ok(aware);
+    context.inform("Now with the verdict");
+    let mut with_verdict = send(&context_with_law(context, ceiling, true)?, &path, args.time)?;
+    if !with_verdict.is_ok() {
+        return Ok(with_verdict);
     }
-    context.say("Now without");
+    context.inform("Now without");
     let path = EmulatedPath::start(spec, namespaces)?;
-    let unaware = send(&acting(context, ceiling, false)?, &path, args.time)?;
-    context.say("To the busy receiver:     goodput        share of the ceiling");
-    for (who, report) in [("with the verdict", &aware), ("without", &unaware)] {
-        let lost = report.lost_in_words().map_or_else(String::new, |lost| format!("  {lost}"));
-        context.say(row(who, report.goodput, ceiling, &lost));
+    let without_verdict = send(&context_with_law(context, ceiling, false)?, &path, args.time)?;
+    context.inform("To the busy receiver:     goodput        share of the ceiling");
+    for (label, report) in [("with the verdict", &with_verdict), ("without", &without_verdict)] {
+        let lost = report.loss_summary().map_or_else(String::new, |lost| format!("  {lost}"));
+        context.inform(row(label, report.goodput, ceiling, &lost));
     }
-    aware.error.clone_from(&unaware.error);
-    aware.compared = Some(("without_verdict", json_value(&unaware)));
-    Ok(aware)
+    with_verdict.error.clone_from(&without_verdict.error);
+    with_verdict.compared = Some(("without_verdict", json_value(&without_verdict)));
+    Ok(with_verdict)
 }
 
 /// Sends memory for `time` (default: that of `haul bench`) to a receiver that is suspended periodically.
@@ -102,10 +102,10 @@ impl Receiver {
     /// Runs `work` while the process is suspended periodically.
     fn suspended<T>(&self, work: impl FnOnce() -> T) -> T {
         let process = Pid::from_child(&self.0);
-        let (running, over) = channel::<()>();
+        let (running, stop) = channel::<()>();
         thread::scope(|scope| {
             scope.spawn(move || {
-                while over.recv_timeout(RUN_TIME) == Err(RecvTimeoutError::Timeout) {
+                while stop.recv_timeout(RUN_TIME) == Err(RecvTimeoutError::Timeout) {
                     // Until the child is waited for, no other process can have its ID.
                     let _ = kill_process(process, Signal::STOP);
                     thread::sleep(SUSPENSION_TIME);
@@ -119,11 +119,12 @@ impl Receiver {
     }
 }
 
-/// Returns `context` with an untuned host's buffer, this ceiling, and whether the law `acts` on the verdict.
-fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault> {
+/// Returns `context` with an untuned host's buffer, this ceiling, and a law that acts on the verdict if
+/// `is_cause_aware`.
+fn context_with_law(context: &Context, ceiling: Rate, is_cause_aware: bool) -> Result<Context, Fault> {
     let mut context = Context { cpu: Cpu::DataThread, ..context.clone() };
-    let told = |law: &mut RateControlConfig| (law.rate, law.cause_aware) = (ceiling, acts);
-    context.settings.recipe.change(told).map_err(fault::of)?;
+    let set_law = |law: &mut RateControlConfig| (law.rate, law.cause_aware) = (ceiling, is_cause_aware);
+    context.settings.recipe.change(set_law).map_err(fault::of)?;
     context.settings.socket_buffer = UNTUNED_BUFFER;
     Ok(context)
 }
@@ -133,7 +134,7 @@ pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
     // A suspended process cannot notice by itself that its parent has ended.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|e| fault::io("cannot request a signal at the parent's exit", &e.into()))?;
-    let policy = Policy::own(context);
+    let policy = Policy::for_local_copy(context);
     let listener = Listener::bind(policy.listen_options((ip, 0).into())).map_err(fault::of)?;
     out_url(&listener.url(&ip.to_string(), b""));
     while let Some(incoming) = next_client(&listener, || context.cancel.is_requested()) {

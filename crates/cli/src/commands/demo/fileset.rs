@@ -42,13 +42,13 @@ pub(super) fn write(
     for (number, (path, size)) in files.iter().enumerate() {
         let mut rng = Rng::from_seed(seed ^ (number as u64 + 1).rotate_left(32));
         let mut file = File::create(root.join(path)).map_err(failed)?;
-        let mut left = size.0;
-        while left > 0 {
+        let mut remaining = size.0;
+        while remaining > 0 {
             cancel.check("")?;
-            let part = &mut block[..left.min(BLOCK as u64) as usize];
+            let part = &mut block[..remaining.min(BLOCK as u64) as usize];
             rng.fill(part);
             file.write_all(part).map_err(failed)?;
-            left -= part.len() as u64;
+            remaining -= part.len() as u64;
         }
     }
     symlink(&files[0].0, root.join("latest")).map_err(failed)
@@ -70,9 +70,9 @@ fn sizes(total: u64, files: u64, rng: &mut Rng) -> Vec<u64> {
 fn split_in_proportion(total: u64, weights: &[u64]) -> impl Iterator<Item = u64> {
     let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
     let mut before = 0;
-    let ends = weights.iter().scan(0, move |upto: &mut u128, &weight| {
-        *upto += u128::from(weight);
-        Some((u128::from(total) * *upto / sum) as u64)
+    let ends = weights.iter().scan(0, move |cumulative: &mut u128, &weight| {
+        *cumulative += u128::from(weight);
+        Some((u128::from(total) * *cumulative / sum) as u64)
     });
     ends.map(move |end| end - std::mem::replace(&mut before, end))
 }
@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sizes_and_counts_are_as_asked(size in 0u64..1 << 40, files in 1u32..200, seed: u64) {
+        fn sizes_and_counts_are_as_requested(size in 0u64..1 << 40, files in 1u32..200, seed: u64) {
             let set = plan(Bytes(size), files, seed);
             prop_assert_eq!(total(&set), size);
             prop_assert_eq!(set.len(), files as usize);

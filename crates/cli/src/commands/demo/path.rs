@@ -126,13 +126,13 @@ impl EmulatedPath {
         let failed = || Fault::new(FaultCode::Internal, "the emulated path has failed", "");
         let [up, down] = emulator.snapshots().ok_or_else(failed)?;
         // What the kernel dropped because the emulator did not read it in time counts as the emulator's.
-        let way = |Snapshot { sent, received, mut drops, .. }: Snapshot, side: &Side| {
+        let relayed = |Snapshot { sent, received, mut drops, .. }: Snapshot, side: &Side| {
             let device = side.device_drops();
             let device = device.map_err(|e| fault::io("the kernel does not report a device's drops", &e))?;
             drops.count(DropReason::Carrier, device);
             Ok(Relayed { sent, received, drops, overrun: 0 })
         };
-        Ok([way(up, &emulator.world.a)?, way(down, &emulator.world.b)?])
+        Ok([relayed(up, &emulator.world.a)?, relayed(down, &emulator.world.b)?])
     }
 }
 
@@ -170,7 +170,7 @@ pub(super) fn start(
 ) -> Result<EmulatedPath, Fault> {
     let &PathArgs { rtt, path_rate, loss, seed } = spec;
     let (loss, queue) = (loss.get(), spec.queue());
-    context.say(format!(
+    context.inform(format!(
         "Path:  {path_rate}, rtt {rtt}, {:.3} % random loss each way, queue {queue}, seed {seed}",
         loss * 100.0
     ));
@@ -181,7 +181,7 @@ pub(super) fn start(
     context.events.write("start", start);
     let path = EmulatedPath::start(spec, namespaces)?;
     if let Some(why) = path.why_relay() {
-        context.say(format!(
+        context.inform(format!(
             "       through a relay on the loopback interface, which takes processor time from both ends: {why}"
         ));
     }
@@ -190,20 +190,20 @@ pub(super) fn start(
 
 /// Prints and traces what each direction did to packets (namespaces) or datagrams (relay).
 pub(super) fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), Fault> {
-    for (name, way) in ["Data", "Back"].into_iter().zip(&path.counts()?) {
+    for (name, direction) in ["Data", "Back"].into_iter().zip(&path.counts()?) {
         let [random, queue_full, too_large, relay] =
             [DropReason::Random, DropReason::QueueFull, DropReason::TooLarge, DropReason::Carrier]
-                .map(|reason| way.drops.of(reason));
-        let (offered, overrun) = (way.sent.packets, way.overrun);
+                .map(|reason| direction.drops.of(reason));
+        let (offered, overrun) = (direction.sent.packets, direction.overrun);
         let mut lost = vec![format!("{random} at random"), format!("{queue_full} at the full queue")];
         // Shown only if there are any: on a machine that keeps up, the emulation and its buffers lose none.
         let others = [(too_large, "too large"), (relay, "in the emulation"), (overrun, "buffers overrun")];
         let others = others.into_iter().filter(|(number, _)| *number > 0);
         lost.extend(others.map(|(number, why)| format!("{number} {why}")));
-        let (lost, bytes) = (lost.join(", "), Bytes(way.received.bytes));
-        context.say(format!("{name}:  {}, lost {lost}; {bytes} delivered", count(offered, "packet")));
+        let (lost, bytes) = (lost.join(", "), Bytes(direction.received.bytes));
+        context.inform(format!("{name}:  {}, lost {lost}; {bytes} delivered", count(offered, "packet")));
         let event = json!({
-            "direction": name.to_lowercase(), "offered": offered, "delivered": way.received.packets,
+            "direction": name.to_lowercase(), "offered": offered, "delivered": direction.received.packets,
             "queue_full": queue_full, "random": random, "too_large": too_large, "relay": relay,
             "overrun": overrun,
         });
@@ -212,10 +212,10 @@ pub(super) fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), 
     Ok(())
 }
 
-/// Formats a line of a table: who, its goodput, and the goodput's share of the rate `whole`.
-pub(super) fn row(who: &str, goodput: Rate, whole: Rate, remark: &str) -> String {
-    let share = goodput.as_bps() as f64 / whole.as_bps().max(1) as f64;
-    format!("  {who:<22}  {:<13}  {:<7}{remark}", goodput.to_string(), percent(share)).trim_end().to_owned()
+/// Formats a line of a table: who, its goodput, and the goodput's share of the rate `capacity`.
+pub(super) fn row(label: &str, goodput: Rate, capacity: Rate, remark: &str) -> String {
+    let share = goodput.as_bps() as f64 / capacity.as_bps().max(1) as f64;
+    format!("  {label:<22}  {:<13}  {:<7}{remark}", goodput.to_string(), percent(share)).trim_end().to_owned()
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Answers `haul ctl` for a stream's sender, and applies the law changes that the receiver requests.
 pub(super) struct Controls {
     socket: Option<ControlSocket>,
-    looked: Option<Instant>,
+    last_check: Option<Instant>,
     /// Contains the ceiling set on this machine, which applies whatever the other side requests.
     limits: LawLimits,
 }
@@ -62,14 +62,14 @@ impl Controls {
     pub(super) fn new(writer: &ByteWriter, brings_recipe: bool) -> Self {
         let rate = ceiling(writer).filter(|_| brings_recipe);
         let limits = LawLimits { rate, controller: None };
-        Self { socket: ControlSocket::open(Side::Sends), looked: None, limits }
+        Self { socket: ControlSocket::open(Side::Sends), last_check: None, limits }
     }
 
     pub(super) fn answer(&mut self, writer: &mut ByteWriter, moved: u64) {
-        if self.looked.is_some_and(|looked| looked.elapsed() < CHECK_INTERVAL) {
+        if self.last_check.is_some_and(|last_check| last_check.elapsed() < CHECK_INTERVAL) {
             return;
         }
-        self.looked = Some(Instant::now());
+        self.last_check = Some(Instant::now());
         if let Some(socket) = &self.socket {
             let before = ceiling(writer);
             socket.answer(writer, moved);
@@ -93,16 +93,16 @@ impl Controls {
 
 /// Answers `haul ctl` on another thread during `work`, which may block on the other side, stdin or stdout.
 /// `moved` is the number of bytes so far.
-pub(super) fn beside<T>(
+pub(super) fn with_control<T>(
     side: Side,
     controlled: &mut (impl Controlled + Send),
     moved: &AtomicU64,
     work: impl FnOnce() -> T,
 ) -> T {
     let Some(socket) = ControlSocket::open(side) else { return work() };
-    let (running, over) = channel::<()>();
+    let (running, stop) = channel::<()>();
     let answer = move || {
-        while over.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        while stop.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             socket.answer(controlled, moved.load(Ordering::Relaxed));
         }
     };

@@ -73,15 +73,15 @@ impl Input {
 
     /// Returns the length of the first message if it is complete.
     fn complete(&self, framing: Framing) -> Option<usize> {
-        let there = self.buffer.len();
-        let whole = match framing {
+        let available = self.buffer.len();
+        let complete_len = match framing {
             Framing::Lines(most) => {
                 let line = self.buffer.iter().take(most).position(|&byte| byte == b'\n').map(|at| at + 1);
-                line.or((there >= most).then_some(most))
+                line.or((available >= most).then_some(most))
             }
-            Framing::Frames(size) => (there >= size).then_some(size),
+            Framing::Frames(size) => (available >= size).then_some(size),
         };
-        whole.or(self.at_end.then_some(there))
+        complete_len.or(self.at_end.then_some(available))
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn write(bytes: &[u8], context: &Context) -> Result<bool, Fault> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            context.say("the reader of stdout has gone");
+            context.inform("the reader of stdout has gone");
             Ok(true)
         }
         written => written.map(|()| false).map_err(|e| fault::io("cannot write to stdout", &e)),

@@ -61,7 +61,7 @@ pub(crate) fn restrict(root: &Root, is_read_only: bool) -> Result<ABI, String> {
     }
 }
 
-pub(crate) fn words(restricted: &Result<ABI, String>, root: &Path, access: &str) -> String {
+pub(crate) fn describe(restricted: &Result<ABI, String>, root: &Path, access: &str) -> String {
     match restricted {
         Ok(abi) => format!("restricted by Landlock to {access} in {} (ABI {})", root.display(), *abi as i32),
         Err(reason) => format!("not restricted by Landlock: {reason}"),
@@ -126,8 +126,8 @@ mod tests {
 
     /// The kernel returns EXDEV if a file would gain rights by another name (landlock(7), Refer).
     #[track_caller]
-    fn denied<T>(tried: Result<T, Error>) {
-        let kind = tried.err().map(|error| error.kind());
+    fn denied<T>(result: Result<T, Error>) {
+        let kind = result.err().map(|error| error.kind());
         assert!(matches!(kind, Some(ErrorKind::PermissionDenied | ErrorKind::CrossesDevices)), "{kind:?}");
     }
 
@@ -188,10 +188,10 @@ mod tests {
 
     #[test]
     fn the_message_names_the_root_or_the_lack_of_restriction() {
-        let within = words(&Ok(ABI::V3), Path::new("/r"), "reading");
+        let within = describe(&Ok(ABI::V3), Path::new("/r"), "reading");
         assert_eq!(within, "restricted by Landlock to reading in /r (ABI 3)");
         let absent = restrict(&Root::Anywhere, true);
-        let absent = words(&absent, Path::new("/"), "reading");
+        let absent = describe(&absent, Path::new("/"), "reading");
         assert_eq!(absent, "not restricted by Landlock: all paths may be read and written");
     }
 }

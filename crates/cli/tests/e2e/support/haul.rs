@@ -26,8 +26,8 @@ pub(crate) fn haul<I: AsRef<OsStr>>(host: &Host, arguments: impl IntoIterator<It
 
 /// Removes the user's configuration from the environment.
 pub(crate) fn clean(command: &mut Command) {
-    let ours = |name: &str| name.starts_with("HAUL_") || name == "RUST_LOG";
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
+    let is_haul_variable = |name: &str| name.starts_with("HAUL_") || name == "RUST_LOG";
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_haul_variable)) {
         command.env_remove(name);
     }
     command.env("XDG_CONFIG_HOME", "/nonexistent").env("HOME", "/nonexistent");

@@ -148,7 +148,7 @@ impl Outcome {
 
     /// Asserts that stderr has an error with a hint and contains every one of `words`.
     #[track_caller]
-    pub(crate) fn says(self, words: &[&str]) -> Self {
+    pub(crate) fn assert_shows(self, words: &[&str]) -> Self {
         let Self { what, stderr, .. } = &self;
         assert!(stderr.contains("error: ") || stderr.contains("failed: "), "no error from {what}:\n{stderr}");
         assert!(stderr.contains("hint: ") || stderr.contains('('), "no hint from {what}:\n{stderr}");

@@ -37,8 +37,9 @@ pub(crate) fn file(path: &Path, seed: u64, size: usize) {
 
 fn set_mtime(path: &Path, seconds: i64, nanos: u32) {
     let zero = SystemTime::UNIX_EPOCH;
-    let whole = Duration::from_secs(seconds.unsigned_abs());
-    let at = if seconds < 0 { zero - whole } else { zero + whole } + Duration::from_nanos(nanos.into());
+    let seconds_part = Duration::from_secs(seconds.unsigned_abs());
+    let at = if seconds < 0 { zero - seconds_part } else { zero + seconds_part }
+        + Duration::from_nanos(nanos.into());
     File::open(path).and_then(|file| file.set_modified(at)).expect("the time can be set");
 }
 
@@ -200,10 +201,10 @@ pub(crate) fn can_be_particular() -> bool {
 /// attributes, links, permissions, times, owners, groups, devices, and contents by checksum. Compares the
 /// times of the two roots as well. rsync does not compare holes; a file of [`particular`] has them.
 #[track_caller]
-pub(crate) fn assert_same_to_rsync(wanted: &Path, found: &Path) {
+pub(crate) fn assert_same_to_rsync(expected: &Path, found: &Path) {
     let slash = |path: &Path| path.join("");
     let mut rsync = Command::new("rsync");
-    rsync.args(["-nHAXrlptgoDc", "--numeric-ids", "--delete", "-i"]).args([slash(wanted), slash(found)]);
+    rsync.args(["-nHAXrlptgoDc", "--numeric-ids", "--delete", "-i"]).args([slash(expected), slash(found)]);
     let Ok(output) = rsync.output() else {
         return skip("rsync is missing: the trees are compared by our own means only");
     };
@@ -284,15 +285,15 @@ fn visit(path: &Path) -> io::Result<(Node, Vec<PathBuf>)> {
 
 /// Asserts that two trees are equal: names, kinds, contents, modes, times to the nanosecond, link targets.
 #[track_caller]
-pub(crate) fn assert_same(wanted: &Path, found: &Path) {
-    let (mut left, mut right) = (walk(wanted), walk(found));
+pub(crate) fn assert_same(expected: &Path, found: &Path) {
+    let (mut left, mut right) = (walk(expected), walk(found));
     // The names and times of the two roots are not compared.
     left.remove(&b""[..]);
     right.remove(&b""[..]);
     assert_same_nodes(&left, &right);
     for (path, _) in left.iter().filter(|(_, node)| matches!(node.kind, Kind::File(_))) {
         let read = |root: &Path| fs::read(root.join(OsStr::from_bytes(path))).expect("root can read");
-        assert!(read(wanted) == read(found), "{} differs", String::from_utf8_lossy(path));
+        assert!(read(expected) == read(found), "{} differs", String::from_utf8_lossy(path));
     }
 }
 
@@ -308,17 +309,17 @@ fn assert_same_nodes(left: &BTreeMap<Vec<u8>, Node>, right: &BTreeMap<Vec<u8>, N
 
 /// Asserts that two files or trees are equal in everything, roots included.
 #[track_caller]
-pub(crate) fn assert_same_file(wanted: &Path, found: &Path) {
-    assert_same_nodes(&walk(wanted), &walk(found));
-    assert!(fs::read(wanted).ok() == fs::read(found).ok(), "{} differs", found.display());
+pub(crate) fn assert_same_file(expected: &Path, found: &Path) {
+    assert_same_nodes(&walk(expected), &walk(found));
+    assert!(fs::read(expected).ok() == fs::read(found).ok(), "{} differs", found.display());
 }
 
 /// The names below `root`, without the program's own temporary files.
 pub(crate) fn names(root: &Path) -> Vec<String> {
-    let own = |name: &str| {
+    let is_expected = |name: &str| {
         let last = name.rsplit('/').next().unwrap_or_default();
         last.starts_with(".haul-") && matches!(last.rsplit('.').next(), Some("part" | "journal"))
     };
     let all = walk(root).into_keys().map(|path| String::from_utf8_lossy(&path).into_owned());
-    all.filter(|name| !name.is_empty() && !own(name)).collect()
+    all.filter(|name| !name.is_empty() && !is_expected(name)).collect()
 }

@@ -22,8 +22,8 @@ fn a_finished_job_leaves_nothing_behind() {
     let mode = fs::metadata(dir.path().join(journal_name(journal.id()))).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     journal.begin(4, &identity("f", 100));
-    journal.wrote(4, 0..100);
-    journal.gone(4);
+    journal.record_written(4, 0..100);
+    journal.file_removed(4);
     journal.finish(false);
     assert!(hidden(dir.path()).is_empty());
 }
@@ -34,40 +34,40 @@ fn adjacent_ranges_are_recorded_as_one_after_8_mib() {
     let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
     journal.begin(1, &identity("f", 100 * MIB));
     let path = dir.path().join(journal_name(journal.id()));
-    let begun = fs::metadata(&path).unwrap().len();
+    let initial = fs::metadata(&path).unwrap().len();
     for mib in 0..7 {
-        journal.wrote(1, mib * MIB..(mib + 1) * MIB);
+        journal.record_written(1, mib * MIB..(mib + 1) * MIB);
     }
-    assert_eq!(fs::metadata(&path).unwrap().len(), begun);
-    journal.wrote(1, 7 * MIB..8 * MIB);
-    let noted = fs::metadata(&path).unwrap().len();
-    assert!(noted > begun && noted < begun + 30, "one record: {begun} to {noted}");
-    journal.wrote(1, 10 * MIB..11 * MIB);
-    assert_eq!(on_disk(dir.path(), journal.id()).state.files[&1].written, ranges(&[(0, 8 * MIB)]));
+    assert_eq!(fs::metadata(&path).unwrap().len(), initial);
+    journal.record_written(1, 7 * MIB..8 * MIB);
+    let flushed = fs::metadata(&path).unwrap().len();
+    assert!(flushed > initial && flushed < initial + 30, "one record: {initial} to {flushed}");
+    journal.record_written(1, 10 * MIB..11 * MIB);
+    assert_eq!(read_journal(dir.path(), journal.id()).state.files[&1].written, ranges(&[(0, 8 * MIB)]));
     journal.flush();
-    let written = &on_disk(dir.path(), journal.id()).state.files[&1].written;
+    let written = &read_journal(dir.path(), journal.id()).state.files[&1].written;
     assert_eq!(*written, ranges(&[(0, 8 * MIB), (10 * MIB, 11 * MIB)]));
 }
 
 #[test]
 fn finding_leftovers_without_a_hold_does_not_block_resuming() {
     let dir = tempfile::tempdir().unwrap();
-    cut_off(dir.path(), "d/f", 100, 10..60);
-    let mut looking = Leftovers::find(open(dir.path()).as_fd(), Hold::Release).unwrap();
+    interrupted_job(dir.path(), "d/f", 100, 10..60);
+    let mut looking = Leftovers::find(open(dir.path()).as_fd(), LockMode::Release).unwrap();
     let mut resuming = adopt(dir.path());
     assert!(resuming.skipped().is_empty());
-    assert_eq!(looking.take(b"d/f").unwrap().noted.written, resuming.take(b"d/f").unwrap().noted.written);
+    assert_eq!(looking.take(b"d/f").unwrap().record.written, resuming.take(b"d/f").unwrap().record.written);
 }
 
 #[test]
 fn the_next_job_takes_each_leftover_once() {
     let dir = tempfile::tempdir().unwrap();
-    let id = cut_off(dir.path(), "d/f", 100, 10..60);
+    let id = interrupted_job(dir.path(), "d/f", 100, 10..60);
     let mut leftovers = adopt(dir.path());
     assert_eq!(leftovers.take(b"d/g"), None);
     let claim = leftovers.take(b"d/f").unwrap();
-    assert_eq!(claim.noted.identity, identity("d/f", 100));
-    assert_eq!(claim.noted.written, ranges(&[(10, 60)]));
+    assert_eq!(claim.record.identity, identity("d/f", 100));
+    assert_eq!(claim.record.written, ranges(&[(10, 60)]));
     assert_eq!(claim.part, format!(".haul-{id:08x}-1.part").into_bytes());
     assert_eq!(leftovers.take(b"d/f"), None);
 
@@ -85,29 +85,29 @@ fn the_next_job_takes_each_leftover_once() {
 #[test]
 fn the_newest_journal_is_taken_before_older_ones() {
     let dir = tempfile::tempdir().unwrap();
-    let ids: Vec<u32> = (1..=3).map(|job| cut_off(dir.path(), "f", 100, 0..10 * job)).collect();
+    let ids: Vec<u32> = (1..=3).map(|job| interrupted_job(dir.path(), "f", 100, 0..10 * job)).collect();
     for (age, id) in ids.iter().rev().enumerate() {
         let time = std::time::SystemTime::now() - Duration::from_secs(60 * age as u64);
         fs::File::open(dir.path().join(journal_name(*id))).unwrap().set_modified(time).unwrap();
     }
     let mut leftovers = adopt(dir.path());
-    assert_eq!(leftovers.take(b"f").unwrap().noted.written, ranges(&[(0, 30)]));
+    assert_eq!(leftovers.take(b"f").unwrap().record.written, ranges(&[(0, 30)]));
     let second = leftovers.take(b"f").unwrap();
-    assert_eq!(second.noted.written, ranges(&[(0, 20)]));
+    assert_eq!(second.record.written, ranges(&[(0, 20)]));
     fs::remove_file(dir.path().join(std::str::from_utf8(&second.part).unwrap())).unwrap();
     leftovers.consumed(&second);
     leftovers.finish();
     // The newest was not consumed and stays; the oldest is superseded and removed.
-    let stays = [format!(".haul-{:08x}-1.part", ids[2]), format!(".haul-{:08x}.journal", ids[2])];
-    assert_eq!(hidden(dir.path()), stays);
+    let remaining = [format!(".haul-{:08x}-1.part", ids[2]), format!(".haul-{:08x}.journal", ids[2])];
+    assert_eq!(hidden(dir.path()), remaining);
 }
 
 #[test]
 fn a_claim_needs_a_temporary_file_with_recorded_bytes() {
     let dir = tempfile::tempdir().unwrap();
-    let gone = cut_off(dir.path(), "gone", 100, 0..50);
-    fs::remove_file(dir.path().join(format!(".haul-{gone:08x}-1.part"))).unwrap();
-    cut_off(dir.path(), "empty", 100, 0..0);
+    let without_part = interrupted_job(dir.path(), "gone", 100, 0..50);
+    fs::remove_file(dir.path().join(format!(".haul-{without_part:08x}-1.part"))).unwrap();
+    interrupted_job(dir.path(), "empty", 100, 0..0);
     let mut leftovers = adopt(dir.path());
     assert_eq!(leftovers.take(b"gone"), None);
     assert_eq!(leftovers.take(b"empty"), None);
@@ -118,7 +118,7 @@ fn a_claim_needs_a_temporary_file_with_recorded_bytes() {
 #[test]
 fn only_unclaimed_temporary_files_of_the_journal_are_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let id = cut_off(dir.path(), "d/f", 100, 0..50);
+    let id = interrupted_job(dir.path(), "d/f", 100, 0..50);
     let names = [
         format!("d/.haul-{id:08x}-77.part"),
         format!("d/.haul-{id:08x}-x.part"),
@@ -135,8 +135,8 @@ fn only_unclaimed_temporary_files_of_the_journal_are_removed() {
     leftovers.discard(&claim);
     leftovers.finish();
     assert!(hidden(dir.path()).is_empty());
-    let left: Vec<bool> = names.iter().map(|name| dir.path().join(name).exists()).collect();
-    assert_eq!(left, [false, true, true, true, true]);
+    let exists: Vec<bool> = names.iter().map(|name| dir.path().join(name).exists()).collect();
+    assert_eq!(exists, [false, true, true, true, true]);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_running_job_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
     journal.begin(1, &identity("f", 100));
-    journal.wrote(1, 0..10);
+    journal.record_written(1, 0..10);
     journal.flush();
     let mut leftovers = adopt(dir.path());
     assert!(leftovers.skipped().is_empty() && leftovers.is_waiting_for(journal.id()));
@@ -157,7 +157,7 @@ fn a_running_job_is_left_alone() {
 /// The receiver of a killed copy, which ends while the same copy is requested again.
 #[test]
 fn an_ending_job_on_the_same_file_is_waited_for() {
-    for hold in [Hold::Keep, Hold::Release] {
+    for lock_mode in [LockMode::Keep, LockMode::Release] {
         let dir = tempfile::tempdir().unwrap();
         let directory = open(dir.path());
         let [ending, other] = [(); 2].map(|()| Journal::create(directory.as_fd()).unwrap());
@@ -165,16 +165,16 @@ fn an_ending_job_on_the_same_file_is_waited_for() {
             journal.begin(1, &identity(file, 100));
             fs::write(dir.path().join(journal.part_name(1)), "x").unwrap();
         }
-        let mut leftovers = Leftovers::find(directory.as_fd(), hold).unwrap();
+        let mut leftovers = Leftovers::find(directory.as_fd(), lock_mode).unwrap();
         assert_eq!((leftovers.is_empty_at(b"f"), leftovers.is_empty_at(b"h")), (false, true));
         leftovers.set_beginning(Instant::now() + Duration::from_secs(60));
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 std::thread::sleep(Duration::from_millis(100));
-                ending.wrote(1, 0..10);
+                ending.record_written(1, 0..10);
                 ending.finish(false);
             });
-            assert_eq!(leftovers.take(b"f").unwrap().noted.written, ranges(&[(0, 10)]));
+            assert_eq!(leftovers.take(b"f").unwrap().record.written, ranges(&[(0, 10)]));
         });
         leftovers.set_beginning(Instant::now());
         assert_eq!((leftovers.take(b"f"), leftovers.take(b"g")), (None, None));
@@ -186,7 +186,7 @@ fn each_claim_goes_to_exactly_one_of_many_jobs() {
     for _ in 0..20 {
         let dir = tempfile::tempdir().unwrap();
         for file in ["a", "b", "c"] {
-            cut_off(dir.path(), file, 100, 0..50);
+            interrupted_job(dir.path(), file, 100, 0..50);
         }
         let barrier = Barrier::new(4);
         let taken: Vec<String> = std::thread::scope(|scope| {
@@ -238,8 +238,8 @@ fn a_journal_survives_a_concurrent_cleanup_while_it_is_created() {
             journal.begin(1, &identity("f", 100));
             let path = dir.path().join(journal_name(journal.id()));
             assert!(path.exists(), "it was removed");
-            assert_eq!(on_disk(dir.path(), journal.id()).state.files.len(), 1);
-            journal.gone(1);
+            assert_eq!(read_journal(dir.path(), journal.id()).state.files.len(), 1);
+            journal.file_removed(1);
             journal.finish(false);
             assert!(!path.exists(), "it stays");
         }
@@ -255,25 +255,25 @@ fn several_threads_write_into_one_journal() {
         for number in 0..4 {
             let journal = &journal;
             scope.spawn(move || {
-                journal.note_directory(format!("d{number}").as_bytes());
+                journal.record_directory(format!("d{number}").as_bytes());
                 journal.begin(number, &identity(&format!("d{number}/f"), 1000 * MIB));
                 for mib in (0..200).map(|n| n * (1 + u64::from(number))) {
-                    journal.wrote(number, mib * MIB..(mib + 1) * MIB);
+                    journal.record_written(number, mib * MIB..(mib + 1) * MIB);
                 }
                 journal.sync();
             });
         }
     });
-    let state = on_disk(dir.path(), journal.id()).state;
+    let state = read_journal(dir.path(), journal.id()).state;
     assert_eq!((state.directories.len(), state.files.len()), (4, 4));
-    assert!(state.files.values().all(|noted| noted.written.total() == 200 * MIB));
+    assert!(state.files.values().all(|record| record.written.total() == 200 * MIB));
     assert_eq!(state.files[&0].written, ranges(&[(0, 200 * MIB)]));
 }
 
 #[test]
 fn a_torn_tail_is_cut_before_anything_is_appended() {
     let dir = tempfile::tempdir().unwrap();
-    let id = cut_off(dir.path(), "f", 100, 0..50);
+    let id = interrupted_job(dir.path(), "f", 100, 0..50);
     let path = dir.path().join(journal_name(id));
     let mut bytes = fs::read(&path).unwrap();
     let good = bytes.len();
@@ -287,7 +287,7 @@ fn a_torn_tail_is_cut_before_anything_is_appended() {
     let claim = leftovers.take(b"f").unwrap();
     leftovers.consumed(&claim);
     drop(leftovers);
-    let read = on_disk(dir.path(), id);
+    let read = read_journal(dir.path(), id);
     assert!(read.state.files.is_empty());
     assert_eq!(read.end, fs::metadata(&path).unwrap().len(), "data follows the last valid record");
 }
@@ -324,7 +324,7 @@ const SIZE: u64 = 44 * MIB;
 impl Model {
     fn step(&mut self, journal: &Journal, step: &Step) {
         match *step {
-            Step::Directory(n) => journal.note_directory(format!("d{n}").as_bytes()),
+            Step::Directory(n) => journal.record_directory(format!("d{n}").as_bytes()),
             Step::Begin(number) => {
                 let path = format!("f{}", self.written.len());
                 journal.begin(number, &identity(&path, SIZE));
@@ -332,13 +332,13 @@ impl Model {
                 self.live.insert(number, path.into());
             }
             Step::Wrote(number, start, len) => {
-                journal.wrote(number, start..start + len);
+                journal.record_written(number, start..start + len);
                 if let Some(path) = self.live.get(&number) {
                     self.written.get_mut(path).unwrap().insert(start..(start + len).min(SIZE));
                 }
             }
             Step::Gone(number) => {
-                journal.gone(number);
+                journal.file_removed(number);
                 self.live.remove(&number);
             }
             Step::Flush => journal.flush(),
@@ -347,9 +347,9 @@ impl Model {
 
     /// Whether no file has more recorded than was written to it.
     fn bounds(&self, read: &Log) -> bool {
-        read.state.files.values().all(|noted| {
-            let written = &self.written[&noted.identity.path];
-            noted.written.iter().all(|range: Range<u64>| written.covers(range))
+        read.state.files.values().all(|record| {
+            let written = &self.written[&record.identity.path];
+            record.written.iter().all(|range: Range<u64>| written.covers(range))
         })
     }
 }
@@ -366,16 +366,16 @@ proptest! {
         let mut model = Model::default();
         for step in &steps {
             model.step(&journal, step);
-            prop_assert!(model.bounds(&on_disk(dir.path(), journal.id())));
+            prop_assert!(model.bounds(&read_journal(dir.path(), journal.id())));
         }
         journal.flush();
-        let read = on_disk(dir.path(), journal.id());
+        let read = read_journal(dir.path(), journal.id());
         prop_assert!(journal.broken().is_none());
         let claimed: HashMap<u32, Vec<u8>> =
-            read.state.files.iter().map(|(&n, noted)| (n, noted.identity.path.clone())).collect();
+            read.state.files.iter().map(|(&n, record)| (n, record.identity.path.clone())).collect();
         prop_assert_eq!(&claimed, &model.live);
-        for noted in read.state.files.values() {
-            prop_assert_eq!(&noted.written, &model.written[&noted.identity.path]);
+        for record in read.state.files.values() {
+            prop_assert_eq!(&record.written, &model.written[&record.identity.path]);
         }
         let bytes = fs::read(dir.path().join(journal_name(journal.id()))).unwrap();
         for cut in 0..bytes.len() {

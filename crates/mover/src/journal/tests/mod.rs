@@ -13,7 +13,7 @@ use haul_base::RangeSet;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::journal::record::{Log, journal_name};
-use crate::journal::{FileIdentity, Hold, Journal, Leftovers};
+use crate::journal::{FileIdentity, Journal, Leftovers, LockMode};
 use crate::storage::Mtime;
 
 fn open(path: &Path) -> OwnedFd {
@@ -32,25 +32,25 @@ fn ranges(of: &[(u64, u64)]) -> RangeSet {
     set
 }
 
-fn on_disk(dir: &Path, id: u32) -> Log {
+fn read_journal(dir: &Path, id: u32) -> Log {
     Log::read(id, &fs::read(dir.join(journal_name(id))).unwrap()[..]).unwrap()
 }
 
 /// A job that is interrupted after it has written the range `written` of `path`.
-fn cut_off(dir: &Path, path: &str, size: u64, written: std::ops::Range<u64>) -> u32 {
+fn interrupted_job(dir: &Path, path: &str, size: u64, written: std::ops::Range<u64>) -> u32 {
     let journal = Journal::create(open(dir).as_fd()).unwrap();
     let parent = path.rfind('/').map_or("", |slash| &path[..slash]);
     fs::create_dir_all(dir.join(parent)).unwrap();
-    journal.note_directory(parent.as_bytes());
+    journal.record_directory(parent.as_bytes());
     journal.begin(1, &identity(path, size));
     fs::write(dir.join(parent).join(journal.part_name(1)), "x").unwrap();
-    journal.wrote(1, written);
+    journal.record_written(1, written);
     journal.flush();
     journal.id()
 }
 
 fn adopt(dir: &Path) -> Leftovers {
-    Leftovers::find(open(dir).as_fd(), Hold::Keep).unwrap()
+    Leftovers::find(open(dir).as_fd(), LockMode::Keep).unwrap()
 }
 
 /// The names in a directory that begin with a dot.

@@ -26,13 +26,13 @@ fn any_record() -> impl Strategy<Value = Record> {
             start,
             len
         }),
-        number.prop_map(|number| Record::Gone { number }),
+        number.prop_map(|number| Record::Removed { number }),
     ]
 }
 
 /// The journal of these records, with its length and state after each of them. Skips records that are invalid
 /// at their position, because they would end the reading.
-fn write_down(id: u32, records: &[Record]) -> (Vec<u8>, Vec<(usize, JobState)>) {
+fn encode_all(id: u32, records: &[Record]) -> (Vec<u8>, Vec<(usize, JobState)>) {
     let (codec, mut bytes, mut state) = (Log::new(id), header(id).to_vec(), JobState::default());
     let mut steps = vec![(bytes.len(), state.clone())];
     for record in records {
@@ -55,7 +55,7 @@ proptest! {
         records in prop::collection::vec(any_record(), 0..12),
         id: u32,
     ) {
-        let (bytes, steps) = write_down(id, &records);
+        let (bytes, steps) = encode_all(id, &records);
         for cut in 0..=bytes.len() {
             let read = Log::read(id, &bytes[..cut]).unwrap();
             if cut < HEADER_LEN as usize {
@@ -73,7 +73,7 @@ proptest! {
         id: u32,
         bit in 0u8..8,
     ) {
-        let (bytes, steps) = write_down(id, &records);
+        let (bytes, steps) = encode_all(id, &records);
         for at in 0..bytes.len() {
             let mut bytes = bytes.clone();
             bytes[at] ^= 1 << bit;
@@ -91,11 +91,11 @@ proptest! {
     fn records_of_another_journal_or_position_are_not_read(
         records in prop::collection::vec(any_record(), 1..8),
     ) {
-        let (mut bytes, steps) = write_down(1, &records);
+        let (mut bytes, steps) = encode_all(1, &records);
         bytes[..HEADER_LEN as usize].copy_from_slice(&header(2));
         prop_assert_eq!(Log::read(2, &bytes[..]).unwrap().state, JobState::default());
         if let [_, (first, state), (second, _), ..] = &steps[..] {
-            let (bytes, _) = write_down(1, &records);
+            let (bytes, _) = encode_all(1, &records);
             let moved = [&bytes[..*first], &bytes[*second..], &bytes[*first..*second]].concat();
             let read = Log::read(1, &moved[..]).unwrap();
             let last = *second == bytes.len();
@@ -104,8 +104,8 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_yield_an_empty_state(tail in prop::collection::vec(any::<u8>(), 0..200), whole in any::<bool>()) {
-        let bytes = if whole { [&header(9)[..], &tail].concat() } else { tail };
+    fn arbitrary_bytes_yield_an_empty_state(tail in prop::collection::vec(any::<u8>(), 0..200), complete in any::<bool>()) {
+        let bytes = if complete { [&header(9)[..], &tail].concat() } else { tail };
         if let Ok(read) = Log::read(9, &bytes[..]) {
             prop_assert!(read.end <= bytes.len() as u64);
             prop_assert_eq!(read.state, JobState::default());
@@ -149,7 +149,7 @@ fn the_file_format_matches_version_1() {
     codec.encode(0, &Record::Directory(b"d".into()), &mut bytes);
     codec.encode(0, &Record::File { number: 300, identity: identity("d/f", 4096) }, &mut bytes);
     codec.encode(0, &Record::Wrote { number: 300, start: 5, len: 1000 }, &mut bytes);
-    codec.encode(0, &Record::Gone { number: 300 }, &mut bytes);
+    codec.encode(0, &Record::Removed { number: 300 }, &mut bytes);
     let hex = |from: usize| u8::from_str_radix(&WRITTEN_BY_VERSION_1[from..from + 2], 16).unwrap();
     let expected: Vec<u8> = (0..WRITTEN_BY_VERSION_1.len()).step_by(2).map(hex).collect();
     assert_eq!(bytes, expected);

@@ -12,7 +12,7 @@ const SEED: u64 = 0x6861_756c;
 /// Payloads of some records, either as a journal or in the encoding of the check.
 fn input(rng: &mut Rng) -> Vec<u8> {
     let paths = ["a", "b/c", "b", "..", "/x"];
-    let whole = rng.chance(0.5);
+    let complete = rng.chance(0.5);
     let (codec, mut journal, mut payloads) =
         (Log::new(SEED as u32), header(SEED as u32).to_vec(), Vec::new());
     for _ in 0..=rng.below(8) {
@@ -21,7 +21,7 @@ fn input(rng: &mut Rng) -> Vec<u8> {
         let record = match rng.below(6) {
             0 => Record::Directory(path.as_bytes().into()),
             1 | 2 => Record::File { number, identity },
-            3 => Record::Gone { number },
+            3 => Record::Removed { number },
             _ => Record::Wrote { number, start: rng.below(1 << 39), len: rng.below(1 << 20) },
         };
         codec.encode(0, &record, &mut journal);
@@ -29,7 +29,7 @@ fn input(rng: &mut Rng) -> Vec<u8> {
         payloads.push(payload.len() as u8);
         payloads.extend(payload);
     }
-    if whole { [&[0], &journal[..]].concat() } else { [&[1], &payloads[..]].concat() }
+    if complete { [&[0], &journal[..]].concat() } else { [&[1], &payloads[..]].concat() }
 }
 
 #[test]

@@ -52,16 +52,16 @@ fn only_the_newest_64_journals_are_adopted() {
         file.set_modified(old + std::time::Duration::from_secs(u64::from(id * 7 % 300))).unwrap();
     }
     adopt(dir.path()).finish();
-    let left = hidden(dir.path());
-    assert_eq!(left.len(), 236);
-    assert!((0..300).all(|id| left.contains(&journal_name(id)) == (id * 7 % 300 < 236)));
+    let remaining = hidden(dir.path());
+    assert_eq!(remaining.len(), 236);
+    assert!((0..300).all(|id| remaining.contains(&journal_name(id)) == (id * 7 % 300 < 236)));
 }
 
 #[test]
 fn temporary_files_are_not_searched_through_links() {
     let dir = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
-    let id = cut_off(dir.path(), "d/f", 100, 0..50);
+    let id = interrupted_job(dir.path(), "d/f", 100, 0..50);
     fs::remove_dir_all(dir.path().join("d")).unwrap();
     symlink(outside.path(), dir.path().join("d")).unwrap();
     let bait = outside.path().join(format!(".haul-{id:08x}-1.part"));

@@ -10,7 +10,7 @@ use crate::journal::{JournalState, find_journals, remove_journal, subdirectories
 #[test]
 fn journals_are_found_with_their_state_and_files() {
     let dir = tempfile::tempdir().unwrap();
-    let cut = cut_off(dir.path(), "d/f", 100, 0..50);
+    let cut = interrupted_job(dir.path(), "d/f", 100, 0..50);
     fs::write(dir.path().join(format!("d/.haul-{cut:08x}-9.part")), vec![1; 10_000]).unwrap();
     let running = Journal::create(open(dir.path()).as_fd()).unwrap();
     fs::write(dir.path().join(journal_name(7)), "something else").unwrap();
@@ -30,28 +30,28 @@ fn journals_are_found_with_their_state_and_files() {
 #[test]
 fn only_leftover_journals_are_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let cut = cut_off(dir.path(), "d/f", 100, 0..50);
+    let cut = interrupted_job(dir.path(), "d/f", 100, 0..50);
     fs::write(dir.path().join(format!("d/.haul-{cut:08x}-9.part")), "").unwrap();
     let running = Journal::create(open(dir.path()).as_fd()).unwrap();
     fs::write(dir.path().join(journal_name(7)), "something else").unwrap();
     for journal in find_journals(dir.path()).unwrap() {
         assert_eq!(remove_journal(dir.path(), &journal).unwrap(), journal.state == JournalState::LeftOver);
     }
-    let mut left = [journal_name(7), journal_name(running.id())];
-    left.sort();
-    assert_eq!(hidden(dir.path()), left);
+    let mut remaining = [journal_name(7), journal_name(running.id())];
+    remaining.sort();
+    assert_eq!(hidden(dir.path()), remaining);
     assert!(hidden(&dir.path().join("d")).is_empty());
 }
 
 #[test]
 fn a_journal_stays_while_its_files_cannot_be_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let id = cut_off(dir.path(), "d/f", 100, 0..50);
-    let in_the_way = dir.path().join(format!("d/.haul-{id:08x}-9.part"));
-    fs::create_dir(&in_the_way).unwrap();
+    let id = interrupted_job(dir.path(), "d/f", 100, 0..50);
+    let obstacle = dir.path().join(format!("d/.haul-{id:08x}-9.part"));
+    fs::create_dir(&obstacle).unwrap();
     let found = find_journals(dir.path()).unwrap();
     assert_eq!(remove_journal(dir.path(), &found[0]).unwrap_err().kind(), std::io::ErrorKind::IsADirectory);
-    fs::remove_dir(&in_the_way).unwrap();
+    fs::remove_dir(&obstacle).unwrap();
     assert!(remove_journal(dir.path(), &found[0]).unwrap());
     assert!(hidden(dir.path()).is_empty());
 }

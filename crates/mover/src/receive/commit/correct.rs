@@ -19,30 +19,30 @@ impl Shared {
     /// Stores metadata of a source directory whose contents go directly into the destination. The first of
     /// several sources counts, as with rsync. Ignored if the client requested less than
     /// [`Extent::Destination`].
-    pub(crate) fn take_attributes(&self, told: DestinationAttributes) {
-        let asked = self.expectations.as_ref();
-        let is_asked = asked.is_none_or(|asked| asked.extent == Extent::Destination);
-        if !is_asked || self.place.base.rename.is_some() || self.book.lock().destination.is_some() {
+    pub(crate) fn set_attributes(&self, attributes: DestinationAttributes) {
+        let expectations = self.expectations.as_ref();
+        let is_expected = expectations.is_none_or(|expected| expected.extent == Extent::Destination);
+        if !is_expected || self.place.base.rename.is_some() || self.ledger.lock().destination.is_some() {
             return;
         }
-        self.book.lock().destination = Some(told);
+        self.ledger.lock().destination = Some(attributes);
         if self.is_dry_run() {
             return;
         }
         self.place.is_included.store(true, Ordering::Release);
         // A destination created by this job stays private until its permissions are set, if ever.
-        if self.place.base.mode_when_made().is_some() {
+        if self.place.base.mode_when_created().is_some() {
             self.place.relaxed_permissions.lock().remove(&[][..]);
         }
     }
 
     pub(crate) fn finish_destination(&self) {
-        let Some(wanted) = self.book.lock().destination.clone() else { return };
-        let DestinationAttributes { mode, mtime_secs, mtime_nanos, extras } = wanted;
+        let Some(expected) = self.ledger.lock().destination.clone() else { return };
+        let DestinationAttributes { mode, mtime_secs, mtime_nanos, extras } = expected;
         let attributes = Attributes { mtime: Mtime { secs: mtime_secs, nanos: mtime_nanos }, mode };
-        let wanted = Metadata { attributes, extras: extras.map(Arc::from), bits: DIRECTORY_BITS };
+        let expected = Metadata { attributes, extras: extras.map(Arc::from), bits: DIRECTORY_BITS };
         let directory = self.place.directory(&[]);
-        match directory.and_then(|directory| self.metadata.apply(directory.as_fd(), &wanted)) {
+        match directory.and_then(|directory| self.metadata.apply(directory.as_fd(), &expected)) {
             Ok(metadata_failures) => self.note(b".", metadata_failures),
             // The destination may belong to another user, and keeps its metadata then.
             Err(Errno::PERM | Errno::ACCESS) => {}
@@ -54,50 +54,50 @@ impl Shared {
     }
 
     pub(crate) fn metadata_of(&self, entry: u32) -> Metadata {
-        let book = self.book.lock();
-        let bits = if book.table.kind(entry) == Kind::Directory { DIRECTORY_BITS } else { FILE_BITS };
-        Metadata { attributes: book.table.attributes(entry), extras: book.extras.get(entry), bits }
+        let ledger = self.ledger.lock();
+        let bits = if ledger.table.kind(entry) == Kind::Directory { DIRECTORY_BITS } else { FILE_BITS };
+        Metadata { attributes: ledger.table.attributes(entry), extras: ledger.extras.get(entry), bits }
     }
 
     /// Corrects the metadata of a kept file if it differs and that is permitted.
-    pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Stat) {
-        let wanted = self.metadata_of(entry);
-        let is_same_time = self.has_time(there, &wanted);
-        if wanted.extras.is_none() && has_mode(there, wanted.attributes.mode) && is_same_time {
+    pub(crate) fn correct(&self, entry: u32, path: &[u8], existing: &Stat) {
+        let expected = self.metadata_of(entry);
+        let is_same_time = self.has_time(existing, &expected);
+        if expected.extras.is_none() && has_mode(existing, expected.attributes.mode) && is_same_time {
             return;
         }
-        let Some((file, stat)) = self.place.open_found(path, there) else { return };
+        let Some((file, stat)) = self.place.open_found(path, existing) else { return };
         let fd = file.as_fd();
-        let differs = || !is_same_time || self.metadata.would_change(fd, &wanted);
-        let is_elsewhere = self.place.may_be_elsewhere(&stat);
-        let is_said = (self.is_verbose() || is_elsewhere) && differs();
-        let applied = if is_elsewhere {
-            if !is_said {
+        let differs = || !is_same_time || self.metadata.would_change(fd, &expected);
+        let is_shared = self.place.may_be_shared(&stat);
+        let is_reported = (self.is_verbose() || is_shared) && differs();
+        let applied = if is_shared {
+            if !is_reported {
                 return;
             }
-            Ok(self.correct_apart(entry, path, &file, &wanted))
+            Ok(self.correct_copy(entry, path, &file, &expected))
         } else if is_same_time {
-            self.metadata.apply_but_time(fd, &wanted)
+            self.metadata.apply_but_time(fd, &expected)
         } else {
-            self.metadata.apply(fd, &wanted)
+            self.metadata.apply(fd, &expected)
         };
         // Fails if another user owns the file, whose contents are right nevertheless.
         let Ok(metadata_failures) = applied else { return };
         self.note(path, metadata_failures);
-        if is_said {
+        if is_reported {
             // A broken connection ends the job elsewhere.
-            let _ = self.tell(path, Action::Adjust);
+            let _ = self.report_item(path, Action::Adjust);
         }
     }
 
     /// Corrects a file that may have hard links outside the peer's root: replaces it by a corrected copy.
-    fn correct_apart(&self, entry: u32, path: &[u8], there: &File, wanted: &Metadata) -> MetadataFailures {
+    fn correct_copy(&self, entry: u32, path: &[u8], file: &File, expected: &Metadata) -> MetadataFailures {
         let mut metadata_failures = MetadataFailures::new();
         let apply = |fd: BorrowedFd<'_>| {
-            metadata_failures = self.metadata.apply(fd, wanted)?;
+            metadata_failures = self.metadata.apply(fd, expected)?;
             Ok(())
         };
-        if self.place.detach(entry, path, there, apply).is_err() {
+        if self.place.detach(entry, path, file, apply).is_err() {
             metadata_failures.push(
                 "it has several hard links and could not be replaced by a separate file: it is unchanged"
                     .to_owned(),
@@ -106,20 +106,20 @@ impl Shared {
         metadata_failures
     }
 
-    pub(crate) fn would_correct(&self, entry: u32, path: &[u8], there: &Stat) -> Action {
-        let wanted = self.metadata_of(entry);
-        let would_change = |file: File| self.metadata.would_change(file.as_fd(), &wanted);
-        let stays = self.has_time(there, &wanted)
-            && match wanted.extras {
-                None => has_mode(there, wanted.attributes.mode),
+    pub(crate) fn metadata_action(&self, entry: u32, path: &[u8], existing: &Stat) -> Action {
+        let expected = self.metadata_of(entry);
+        let would_change = |file: File| self.metadata.would_change(file.as_fd(), &expected);
+        let is_equal = self.has_time(existing, &expected)
+            && match expected.extras {
+                None => has_mode(existing, expected.attributes.mode),
                 Some(_) => !self.place.open_final(path).is_some_and(would_change),
             };
-        if stays { Action::Keep } else { Action::Adjust }
+        if is_equal { Action::Keep } else { Action::Adjust }
     }
 
-    /// Whether the existing file's time equals the wanted one as stored by the file system. True with
+    /// Whether the existing file's time equals the expected one as stored by the file system. True with
     /// [`Equal::SizeAndTime`], where the time was compared before the file was kept.
-    fn has_time(&self, there: &Stat, wanted: &Metadata) -> bool {
-        same_time(there, wanted.attributes.mtime) || self.receive_policy.equal == Equal::SizeAndTime
+    fn has_time(&self, existing: &Stat, expected: &Metadata) -> bool {
+        same_time(existing, expected.attributes.mtime) || self.receive_policy.equal == Equal::SizeAndTime
     }
 }

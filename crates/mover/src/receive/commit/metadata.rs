@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, is_member, is_root};
-use crate::budget::of_place;
+use crate::budget::slot_bytes;
 use crate::entries::Attributes;
 use crate::fault::show;
 use crate::receive::place::attributes::{ALL_BITS, correct_time, mode_for, mode_of, set_mode};
@@ -22,7 +22,7 @@ const OWNER_WRITES: u32 = 0o200;
 /// Extras by entry, without values that are not permitted. Consecutive entries with equal extras share them.
 #[derive(Default)]
 pub(crate) struct ExtrasMap {
-    of: HashMap<u32, Arc<Extras>>,
+    by_entry: HashMap<u32, Arc<Extras>>,
     last: Option<Arc<Extras>>,
 }
 
@@ -37,12 +37,12 @@ impl ExtrasMap {
             }
         };
         self.last = Some(shared.clone());
-        self.of.insert(entry, shared);
-        bytes + of_place::<(u32, Arc<Extras>)>()
+        self.by_entry.insert(entry, shared);
+        bytes + slot_bytes::<(u32, Arc<Extras>)>()
     }
 
     pub(crate) fn get(&self, entry: u32) -> Option<Arc<Extras>> {
-        self.of.get(&entry).cloned()
+        self.by_entry.get(&entry).cloned()
     }
 }
 
@@ -51,10 +51,10 @@ fn bytes_of(extras: &Extras) -> u64 {
     const MIN_ALLOCATION: usize = 32;
     let names = extras.owner.iter().flat_map(|owner| [&owner.user_name, &owner.group_name]).flatten();
     let attributes = extras.xattrs.iter().chain(&extras.acls).flatten();
-    let of_names: usize = names.map(|name| name.len() + MIN_ALLOCATION).sum();
-    let of_attributes: usize =
+    let name_bytes: usize = names.map(|name| name.len() + MIN_ALLOCATION).sum();
+    let attribute_bytes: usize =
         attributes.map(|xattr| xattr.bytes() + 2 * MIN_ALLOCATION + size_of::<Xattr>()).sum();
-    (size_of::<Extras>() + 2 * MIN_ALLOCATION + of_names + of_attributes) as u64
+    (size_of::<Extras>() + 2 * MIN_ALLOCATION + name_bytes + attribute_bytes) as u64
 }
 
 pub(crate) struct Metadata {
@@ -80,60 +80,62 @@ impl MetadataWriter {
     /// Returns the part of an entry's extras to store. Values that are not permitted are dropped; of a list
     /// that is not permitted at all, one name stays as a sign that it was not empty.
     pub(crate) fn permitted(&self, extras: &Extras) -> Extras {
-        let held = |list: List| {
+        let permitted_list = |list: List| {
             let (all, keep, _) = self.look_up(list, extras);
-            let is_held = |name: &[u8]| keep == Keep::Preserve && self.permits(list, name);
-            let value = |xattr: &Xattr| if is_held(&xattr.name) { xattr.value.clone() } else { Vec::new() };
+            let is_permitted = |name: &[u8]| keep == Keep::Preserve && self.permits(list, name);
+            let value =
+                |xattr: &Xattr| if is_permitted(&xattr.name) { xattr.value.clone() } else { Vec::new() };
             let most = if keep == Keep::Preserve { usize::MAX } else { 1 };
-            let held = all?.iter().map(|xattr| Xattr { name: xattr.name.clone(), value: value(xattr) });
-            Some(held.take(most).collect())
+            let permitted_list =
+                all?.iter().map(|xattr| Xattr { name: xattr.name.clone(), value: value(xattr) });
+            Some(permitted_list.take(most).collect())
         };
-        let (xattrs, acls) = (held(List::Xattrs), held(List::Acls));
+        let (xattrs, acls) = (permitted_list(List::Xattrs), permitted_list(List::Acls));
         Extras { owner: extras.owner.clone(), xattrs, acls, left_out: extras.left_out }
     }
 
     /// Sets all metadata of an open file or directory that differs, the modification time last.
-    pub(crate) fn apply(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> Result<MetadataFailures, Errno> {
-        let metadata_failures = self.apply_but_time(fd, wanted)?;
-        correct_time(fd, wanted.attributes.mtime)?;
+    pub(crate) fn apply(&self, fd: BorrowedFd<'_>, expected: &Metadata) -> Result<MetadataFailures, Errno> {
+        let metadata_failures = self.apply_but_time(fd, expected)?;
+        correct_time(fd, expected.attributes.mtime)?;
         Ok(metadata_failures)
     }
 
     pub(crate) fn apply_but_time(
         &self,
         fd: BorrowedFd<'_>,
-        wanted: &Metadata,
+        expected: &Metadata,
     ) -> Result<MetadataFailures, Errno> {
-        let mode = wanted.attributes.mode;
-        let Some(extras) = &wanted.extras else {
-            set_mode(fd, mode, wanted.bits)?;
+        let mode = expected.attributes.mode;
+        let Some(extras) = &expected.extras else {
+            set_mode(fd, mode, expected.bits)?;
             return Ok(MetadataFailures::new());
         };
         let mut extras_writer = self.extras_writer(fd, extras);
         // First, because changing the owner clears set-user-ID bits and capabilities.
         let owned = extras_writer.set_owner()?;
         extras_writer.set_list(List::Xattrs);
-        set_mode(fd, mode, if owned { ALL_BITS } else { wanted.bits })?;
+        set_mode(fd, mode, if owned { ALL_BITS } else { expected.bits })?;
         // After the mode, because the access control list contains the group's permissions.
         extras_writer.set_list(List::Acls);
         Ok(extras_writer.failures)
     }
 
-    pub(crate) fn would_change(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> bool {
-        let Ok(now) = fstat(fd) else { return false };
-        let mut extras_writer = wanted.extras.as_ref().map(|extras| self.extras_writer(fd, extras));
-        let owner = extras_writer.as_mut().and_then(|extras_writer| extras_writer.wanted_owner(&now));
-        let other_owner = owner.is_some_and(|(user, group)| {
-            now.st_uid != user && is_root() || now.st_gid != group && is_member(group)
+    pub(crate) fn would_change(&self, fd: BorrowedFd<'_>, expected: &Metadata) -> bool {
+        let Ok(current) = fstat(fd) else { return false };
+        let mut extras_writer = expected.extras.as_ref().map(|extras| self.extras_writer(fd, extras));
+        let owner = extras_writer.as_mut().and_then(|extras_writer| extras_writer.expected_owner(&current));
+        let owner_differs = owner.is_some_and(|(user, group)| {
+            current.st_uid != user && is_root() || current.st_gid != group && is_member(group)
         });
-        let bits = if owner.is_some() && is_root() { ALL_BITS } else { wanted.bits };
-        let mode = mode_of(&now);
-        let other_bits = mode_for(mode, wanted.attributes.mode, bits) != mode;
-        let other_list = |list| {
+        let bits = if owner.is_some() && is_root() { ALL_BITS } else { expected.bits };
+        let mode = mode_of(&current);
+        let mode_differs = mode_for(mode, expected.attributes.mode, bits) != mode;
+        let list_differs = |list| {
             let found = extras_writer.as_ref().and_then(|extras_writer| extras_writer.differs(list));
             found.is_some_and(|found| !found.remove.is_empty() || !found.set.is_empty())
         };
-        other_owner || other_bits || other_list(List::Xattrs) || other_list(List::Acls)
+        owner_differs || mode_differs || list_differs(List::Xattrs) || list_differs(List::Acls)
     }
 
     /// Sets owner and extended attributes of a symbolic link opened with `O_PATH`. Links have no permissions.
@@ -196,7 +198,7 @@ struct ExtrasWriter<'a> {
 
 impl<'a> ExtrasWriter<'a> {
     /// Returns the user and group to set, if permitted. Otherwise adds a note if the owner differs.
-    fn wanted_owner(&mut self, now: &Stat) -> Option<(u32, u32)> {
+    fn expected_owner(&mut self, current: &Stat) -> Option<(u32, u32)> {
         let (owner, MetadataWriter { permit, accounts }) = (self.extras.owner.as_ref()?, self.writer);
         let (user, group) = match permit.owner {
             Ownership::Numbers => (owner.user, owner.group),
@@ -208,7 +210,7 @@ impl<'a> ExtrasWriter<'a> {
         if permit.owner != Ownership::Receiver {
             return Some((user, group));
         }
-        if (now.st_uid, now.st_gid) != (user, group) {
+        if (current.st_uid, current.st_gid) != (user, group) {
             self.failures.push(format!("the receiver does not permit the owner {user}:{group}"));
         }
         None
@@ -217,11 +219,11 @@ impl<'a> ExtrasWriter<'a> {
     /// Sets the owner through a file descriptor, which may be `O_PATH`. Returns true if the owner is right
     /// and this process is root: then set-user-ID bits may grant that user's privileges.
     fn set_owner(&mut self) -> Result<bool, Errno> {
-        let now = fstat(self.fd)?;
-        let Some((user, group)) = self.wanted_owner(&now) else { return Ok(false) };
+        let current = fstat(self.fd)?;
+        let Some((user, group)) = self.expected_owner(&current) else { return Ok(false) };
         let set = |user, group| chownat(self.fd, "", user, group, AtFlags::EMPTY_PATH).is_ok();
-        let user_done = now.st_uid == user || set(Some(Uid::from_raw(user)), None);
-        let group_done = now.st_gid == group || is_member(group) && set(None, Some(Gid::from_raw(group)));
+        let user_done = current.st_uid == user || set(Some(Uid::from_raw(user)), None);
+        let group_done = current.st_gid == group || is_member(group) && set(None, Some(Gid::from_raw(group)));
         if !user_done {
             self.failures.push(format!("the owner cannot be set to user {user}"));
         }
@@ -232,34 +234,34 @@ impl<'a> ExtrasWriter<'a> {
     }
 
     fn set_list(&mut self, list: List) {
-        let (wanted, _, name) = self.writer.look_up(list, self.extras);
+        let (expected, _, name) = self.writer.look_up(list, self.extras);
         if let Some(difference) = self.differs(list) {
             self.apply_difference(&difference);
-        } else if wanted.is_some_and(|wanted| !wanted.is_empty()) {
+        } else if expected.is_some_and(|expected| !expected.is_empty()) {
             self.failures.push(format!("the receiver does not permit {name}"));
         }
     }
 
     /// Compares a file's attributes with a list. `None` if the list was not sent or is not permitted.
     fn differs(&self, list: List) -> Option<Difference<'a>> {
-        let (wanted, keep, _) = self.writer.look_up(list, self.extras);
-        let wanted = wanted.filter(|_| keep == Keep::Preserve)?;
+        let (expected, keep, _) = self.writer.look_up(list, self.extras);
+        let expected = expected.filter(|_| keep == Keep::Preserve)?;
         let xattr_target = XattrTarget::new(self.fd);
-        let there = xattr_target.list().unwrap_or_default();
+        let existing = xattr_target.list().unwrap_or_default();
         let permits = |xattr: &&Xattr| self.writer.permits(list, &xattr.name);
         let has = |xattr: &Xattr| {
-            there.contains(&xattr.name)
+            existing.contains(&xattr.name)
                 && xattr_target.get(&xattr.name).is_ok_and(|value| value == xattr.value)
         };
-        let stays =
-            |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name && (permits(&xattr) || has(xattr)));
+        let is_kept =
+            |name: &[u8]| expected.iter().any(|xattr| xattr.name == name && (permits(&xattr) || has(xattr)));
         // Labels set by the system stay. A capability that the source lacks is removed in any case.
         let may_be_removed = |name: &[u8]| match list {
             List::Xattrs if name == CAPABILITY => true,
             _ => self.writer.permits(list, name) && Space::of(name) != Space::Security,
         };
-        let remove = there.iter().filter(|name| may_be_removed(name) && !stays(name)).cloned().collect();
-        let (permitted, refused): (Vec<_>, Vec<_>) = wanted.iter().partition(permits);
+        let remove = existing.iter().filter(|name| may_be_removed(name) && !is_kept(name)).cloned().collect();
+        let (permitted, refused): (Vec<_>, Vec<_>) = expected.iter().partition(permits);
         let set = permitted.into_iter().filter(|xattr| !has(xattr)).collect();
         Some(Difference { remove, set, refused })
     }

@@ -14,14 +14,14 @@ use haul_wire::control::{Action, ControlMessage, Durability, Fault, FaultCode, N
 use rustix::io::Errno;
 
 use crate::entries::{EntryState, Kind};
-use crate::fault::{IoFault, Scope, of_path, show};
+use crate::fault::{IoFault, Scope, path_fault, show};
 use crate::link::send_list;
-use crate::receive::decide::clear_overtaken;
-use crate::receive::delete::{self, is_in_the_way};
+use crate::receive::decide::discard_superseded;
+use crate::receive::delete::{self, is_obstacle};
 use crate::receive::place::dir_entry::collision;
 use crate::receive::place::links::LinkOutcome;
 use crate::receive::place::replaceable;
-use crate::receive::shared::{Settle, Shared, text};
+use crate::receive::shared::{CommitEvent, Shared, text};
 use crate::receive::verify::{READ, read_back};
 use metadata::Metadata;
 use sync::Syncs;
@@ -35,7 +35,7 @@ const OUTCOME_BATCH: usize = 1024;
 
 pub(crate) struct Committer {
     shared: Arc<Shared>,
-    settles: Receiver<Settle>,
+    events: Receiver<CommitEvent>,
     ready: Vec<u32>,
     outcomes: Vec<Outcome>,
     /// Bytes of failure messages in `outcomes`.
@@ -45,7 +45,7 @@ pub(crate) struct Committer {
     /// Files whose place holds another kind of entry, which may be removed.
     blocked: Vec<u32>,
     /// File systems to sync once at the end.
-    at_end: Syncs,
+    final_syncs: Syncs,
     buffer: AlignedBytes,
 }
 
@@ -53,29 +53,29 @@ pub(crate) struct Committer {
 pub(crate) fn commit_only(shared: &Arc<Shared>, entry: u32) -> Result<(), Fault> {
     let mut committer = Committer::new(shared.clone(), never());
     committer.commit(vec![entry])?;
-    let failed = shared.book.lock().failures.named().first().map(|(_, fault)| fault.clone());
+    let failed = shared.ledger.lock().failures.named().first().map(|(_, fault)| fault.clone());
     failed.map_or_else(|| committer.finish(), Err)
 }
 
 impl Committer {
-    pub(crate) fn new(shared: Arc<Shared>, settles: Receiver<Settle>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, events: Receiver<CommitEvent>) -> Self {
         Self {
             shared,
-            settles,
+            events,
             ready: Vec::new(),
             outcomes: Vec::new(),
             outcome_text_bytes: 0,
             settled: 0,
             total: None,
             blocked: Vec::new(),
-            at_end: Syncs::default(),
+            final_syncs: Syncs::default(),
             buffer: AlignedBytes::zeroed(READ),
         }
     }
 
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         while self.total != Some(self.settled) {
-            if self.gather().is_err() || self.shared.has_ended() {
+            if self.collect_events().is_err() || self.shared.has_ended() {
                 return Ok(());
             }
             let ready = std::mem::take(&mut self.ready);
@@ -88,74 +88,74 @@ impl Committer {
         }
         self.remove_obstacles()?;
         // Hard links, once the outcomes of their files are known.
-        self.finish_each(self.held(|kind| matches!(kind, Kind::HardLink(_))), Self::finish_hard_link)?;
+        self.finish_each(self.deferred(|kind| matches!(kind, Kind::HardLink(_))), Self::finish_hard_link)?;
         // Symbolic links follow all files, so that no file is written through one.
-        self.finish_each(self.held(|kind| kind == Kind::Symlink), Self::finish_link)?;
+        self.finish_each(self.deferred(|kind| kind == Kind::Symlink), Self::finish_link)?;
         if let Some(removal) = delete::sweep(&self.shared)? {
             self.shared.link.send(ControlMessage::Removed(removal))?;
         }
         // Directories, deepest first: changes in a directory change its time and need its permissions.
-        let directories = self.held(|kind| kind == Kind::Directory).into_iter().rev().collect();
+        let directories = self.deferred(|kind| kind == Kind::Directory).into_iter().rev().collect();
         self.finish_each(directories, Self::finish_directory)?;
         self.finish()
     }
 
-    fn gather(&mut self) -> Result<(), RecvError> {
-        let first = self.settles.recv()?;
-        self.absorb(first);
+    fn collect_events(&mut self) -> Result<(), RecvError> {
+        let first = self.events.recv()?;
+        self.handle(first);
         while self.ready.len() < GROUP
             && self.outcomes.len() < OUTCOME_BATCH
             && self.outcome_text_bytes < MAX_FAULT_BYTES
         {
-            let Ok(next) = self.settles.try_recv() else { break };
-            self.absorb(next);
+            let Ok(next) = self.events.try_recv() else { break };
+            self.handle(next);
         }
         Ok(())
     }
 
-    fn absorb(&mut self, settle: Settle) {
+    fn handle(&mut self, event: CommitEvent) {
         self.shared.progress.other_steps.add(1);
-        match settle {
-            Settle::End(total) => self.total = Some(total),
-            Settle::Held => self.settled += 1,
-            Settle::Verified(entry) => self.ready.push(entry),
-            Settle::Same(entry) => self.same(entry),
-            Settle::Failed { entry, fault, .. } => self.failed(entry, fault),
+        match event {
+            CommitEvent::End(total) => self.total = Some(total),
+            CommitEvent::Deferred => self.settled += 1,
+            CommitEvent::Verified(entry) => self.ready.push(entry),
+            CommitEvent::Same(entry) => self.keep_existing(entry),
+            CommitEvent::Failed { entry, fault, .. } => self.failed(entry, fault),
         }
     }
 
-    fn same(&mut self, entry: u32) {
+    fn keep_existing(&mut self, entry: u32) {
         let path = self.shared.path(entry);
         if !self.shared.is_dry_run() {
             match self.shared.place.existing(&path) {
-                None => return self.failed(entry, gone(&path)),
-                Some(there) if !self.shared.place.keeps(&path, &there) => {
+                None => return self.failed(entry, disappeared(&path)),
+                Some(existing) if !self.shared.place.claim_kept(&path, &existing) => {
                     return self.failed(entry, collision(&path).fault);
                 }
-                Some(there) => self.shared.correct(entry, &path, &there),
+                Some(existing) => self.shared.correct(entry, &path, &existing),
             }
         }
-        self.shared.book.lock().table.set_state(entry, EntryState::Kept);
+        self.shared.ledger.lock().table.set_state(entry, EntryState::Kept);
         self.settled += 1;
         self.succeeded(entry);
     }
 
     fn failed(&mut self, entry: u32, fault: Fault) {
-        self.shared.give_up(entry);
+        self.shared.mark_failed(entry);
         self.settled += 1;
         self.shared.progress.failed.add(1);
-        let mut book = self.shared.book.lock();
+        let mut ledger = self.shared.ledger.lock();
         // The sender knows of an entry that it could not read.
-        if book.table.kind(entry) != Kind::Unread {
+        if ledger.table.kind(entry) != Kind::Unread {
             self.outcome_text_bytes += text(&fault);
             self.outcomes.push(Outcome { entry: entry.into(), fault: Some(fault.clone()) });
         }
-        let path = book.table.path(entry);
-        book.failures.add(&path, fault);
+        let path = ledger.table.path(entry);
+        ledger.failures.add(&path, fault);
     }
 
     /// Fails an entry, or returns an error that ends the job.
-    fn give_up(&mut self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
+    fn fail_or_abort(&mut self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
         if io_fault.scope == Scope::Job {
             return Err(io_fault.fault);
         }
@@ -183,7 +183,7 @@ impl Committer {
 
     fn is_blocked(&self, entry: u32) -> bool {
         let (kind, path) = self.shared.table(|table| (table.kind(entry), table.path(entry)));
-        self.shared.place.obstacle(&path).is_some_and(|there| is_in_the_way(kind, there))
+        self.shared.place.obstacle(&path).is_some_and(|existing| is_obstacle(kind, existing))
     }
 
     /// Removes obstacles, and installs the files that they blocked.
@@ -192,41 +192,41 @@ impl Committer {
             return Ok(());
         }
         // Links that would replace their own target fail before any obstacle is removed.
-        self.each(self.held(|kind| kind == Kind::Symlink), |Self { shared, .. }, entry, path| {
+        self.for_each(self.deferred(|kind| kind == Kind::Symlink), |Self { shared, .. }, entry, path| {
             let target = shared.table(|table| table.target(entry).to_vec());
             shared.place.may_link(path, &target)
         })?;
         let files = std::mem::take(&mut self.blocked);
-        let links = self.held(|kind| matches!(kind, Kind::Symlink | Kind::HardLink(_))).into_iter();
+        let links = self.deferred(|kind| matches!(kind, Kind::Symlink | Kind::HardLink(_))).into_iter();
         let blocked_links = links.filter(|&entry| self.is_blocked(entry));
         let blocked: Vec<u32> = files.iter().copied().chain(blocked_links).collect();
         if blocked.is_empty() {
             return Ok(());
         }
-        let stay = delete::clear(&self.shared, &blocked)?;
+        let remain = delete::clear(&self.shared, &blocked)?;
         if self.shared.is_dry_run() {
-            self.would_remove_obstacles(blocked, stay)
+            self.would_remove_obstacles(blocked, remain)
         } else {
             self.install(files)
         }
     }
 
-    /// Dry run: lists files whose obstacle would be removed, and fails entries whose obstacle would `stay`.
-    fn would_remove_obstacles(&mut self, blocked: Vec<u32>, stay: Vec<bool>) -> Result<(), Fault> {
-        let mut stay = stay.into_iter();
-        let mut free = self.each(blocked, |Self { shared, .. }, entry, path| {
-            let stays = stay.next() == Some(true);
-            let there = shared.place.obstacle(path).filter(|_| stays);
+    /// Dry run: lists files whose obstacle would be removed, and fails entries whose obstacle remains.
+    fn would_remove_obstacles(&mut self, blocked: Vec<u32>, remain: Vec<bool>) -> Result<(), Fault> {
+        let mut remain = remain.into_iter();
+        let mut free = self.for_each(blocked, |Self { shared, .. }, entry, path| {
+            let remains = remain.next() == Some(true);
+            let existing = shared.place.obstacle(path).filter(|_| remains);
             match shared.table(|table| table.kind(entry)) {
                 // Fails later because its file did.
                 Kind::HardLink(file) if shared.table(|table| table.state(file)) == EntryState::Failed => {
                     Ok(())
                 }
                 Kind::File(_) => {
-                    replaceable(there, path)?;
+                    replaceable(existing, path)?;
                     Ok(shared.report_installed(entry, path, false)?)
                 }
-                _ => replaceable(there, path),
+                _ => replaceable(existing, path),
             }
         })?;
         free.retain(|&entry| self.shared.table(|table| matches!(table.kind(entry), Kind::File(_))));
@@ -234,34 +234,34 @@ impl Committer {
     }
 
     /// Runs `work` on each entry. Returns those that succeeded; gives up the others.
-    fn each(
+    fn for_each(
         &mut self,
         entries: Vec<u32>,
         mut work: impl FnMut(&mut Self, u32, &[u8]) -> Result<(), IoFault>,
     ) -> Result<Vec<u32>, Fault> {
-        let mut kept = Vec::with_capacity(entries.len());
+        let mut succeeded = Vec::with_capacity(entries.len());
         for entry in entries {
             let path = self.shared.path(entry);
             self.shared.progress.other_steps.add(1);
             match work(self, entry, &path) {
-                Ok(()) => kept.push(entry),
-                Err(io_fault) => self.give_up(entry, io_fault)?,
+                Ok(()) => succeeded.push(entry),
+                Err(io_fault) => self.fail_or_abort(entry, io_fault)?,
             }
             self.flush_if_full()?;
         }
-        Ok(kept)
+        Ok(succeeded)
     }
 
     /// Sets metadata, syncs contents, and reads them back if requested.
     fn complete(&mut self, entries: Vec<u32>) -> Result<Vec<u32>, Fault> {
         let (count, mut group) = (entries.len(), Syncs::default());
-        let complete = self.each(entries, |committer, entry, path| {
+        let complete = self.for_each(entries, |committer, entry, path| {
             let shared = &committer.shared;
             let file = shared.place.file(entry, || path.to_vec())?;
             let set = committer.apply(entry, path, file.as_fd());
             let synced = set.and_then(|()| match shared.durability {
                 Durability::Synced => group.contents(&file, count),
-                Durability::AtEnd => committer.at_end.file_system_of(&file),
+                Durability::AtEnd => committer.final_syncs.file_system_of(&file),
                 Durability::Cached => Ok(()),
             });
             // After the sync: the kernel reports a write error once, to this sync or to the writeback.
@@ -272,7 +272,7 @@ impl Committer {
         if self.shared.receive_policy.readback == Readback::No {
             return Ok(complete);
         }
-        self.each(complete, |Self { shared, buffer, .. }, entry, path| {
+        self.for_each(complete, |Self { shared, buffer, .. }, entry, path| {
             let file = shared.place.file(entry, || path.to_vec())?;
             read_back(shared, entry, &file, buffer)
         })
@@ -281,14 +281,14 @@ impl Committer {
     /// Renames files to their final names. In a dry run, or when writing to a pipe, only updates their state.
     fn install(&mut self, entries: Vec<u32>) -> Result<(), Fault> {
         let mut directories: HashMap<*const OwnedFd, Arc<OwnedFd>> = HashMap::new();
-        let done = self.each(entries, |Self { shared, .. }, entry, path| {
+        let done = self.for_each(entries, |Self { shared, .. }, entry, path| {
             if !shared.makes_nothing() {
                 let size = shared.table(|table| table.size(entry));
                 let (directory, replaced) = shared.place.install(entry, path, size)?;
                 directories.insert(Arc::as_ptr(&directory), directory);
                 shared.report_installed(entry, path, replaced)?;
             }
-            shared.book.lock().table.set_state(entry, EntryState::Done);
+            shared.ledger.lock().table.set_state(entry, EntryState::Done);
             Ok(())
         })?;
         if self.shared.durability == Durability::Synced {
@@ -322,9 +322,9 @@ impl Committer {
         if is_due { self.flush() } else { Ok(()) }
     }
 
-    fn held(&self, is_kind: impl Fn(Kind) -> bool) -> Vec<u32> {
+    fn deferred(&self, is_kind: impl Fn(Kind) -> bool) -> Vec<u32> {
         let is_held = |kind, state| is_kind(kind) && state != EntryState::Failed;
-        self.shared.table(|table| table.those(is_held).collect())
+        self.shared.table(|table| table.select(is_held).collect())
     }
 
     fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -340,15 +340,15 @@ impl Committer {
         entries: Vec<u32>,
         finish: impl Fn(&Self, u32, &[u8]) -> Result<Option<D>, IoFault>,
     ) -> Result<(), Fault> {
-        let finished = self.each(entries, |committer, entry, path| {
+        let finished = self.for_each(entries, |committer, entry, path| {
             let shared = &committer.shared;
             // Another file system may be mounted below the destination.
             if let Some(directory) = finish(committer, entry, path)?
                 && shared.durability != Durability::Cached
             {
-                committer.at_end.file_system_of(&directory).map_err(sync::failed)?;
+                committer.final_syncs.file_system_of(&directory).map_err(sync::failed)?;
             }
-            shared.book.lock().table.set_state(entry, EntryState::Done);
+            shared.ledger.lock().table.set_state(entry, EntryState::Done);
             committer.succeeded(entry);
             Ok(())
         });
@@ -356,25 +356,25 @@ impl Committer {
     }
 
     fn finish_hard_link(&self, entry: u32, path: &[u8]) -> Result<Option<Arc<OwnedFd>>, IoFault> {
-        let book = self.shared.book.lock();
-        let Kind::HardLink(file) = book.table.kind(entry) else { return Ok(None) };
-        let (target, state) = (book.table.path(file), book.table.state(file));
+        let ledger = self.shared.ledger.lock();
+        let Kind::HardLink(file) = ledger.table.kind(entry) else { return Ok(None) };
+        let (target, state) = (ledger.table.path(file), ledger.table.state(file));
         let keeps_newer = self.shared.receive_policy.newer == Newer::Keep;
-        let newest = keeps_newer.then(|| book.table.attributes(file).mtime);
-        drop(book);
+        let newest = keeps_newer.then(|| ledger.table.attributes(file).mtime);
+        drop(ledger);
         if state == EntryState::Failed {
-            return Err(without_file(path, &target));
+            return Err(target_failed(path, &target));
         }
         if self.shared.is_dry_run() {
             let action = self.shared.place.would_link((path, &target), newest, state == EntryState::Kept);
-            self.shared.tell(path, action)?;
+            self.shared.report_item(path, action)?;
             return Ok(None);
         }
         let apply = |fd: BorrowedFd<'_>| self.apply(file, path, fd);
-        self.note_link(path, self.shared.place.hard_link(entry, (path, &target), newest, apply)?)
+        self.record_link(path, self.shared.place.hard_link(entry, (path, &target), newest, apply)?)
     }
 
-    fn note_link(
+    fn record_link(
         &self,
         path: &[u8],
         (linked, directory): (LinkOutcome, Arc<OwnedFd>),
@@ -388,7 +388,7 @@ impl Committer {
             self.shared.note(path, vec![note.to_owned()]);
         }
         if matches!(linked, LinkOutcome::Name | LinkOutcome::Copy) {
-            self.shared.tell(path, Action::Link)?;
+            self.shared.report_item(path, Action::Link)?;
         }
         Ok(Some(directory))
     }
@@ -398,7 +398,7 @@ impl Committer {
         if self.shared.is_dry_run() {
             self.shared.place.may_link(path, &target)?;
             let is_there = self.shared.place.has_link(path, &target);
-            self.shared.tell(path, if is_there { Action::Keep } else { Action::Link })?;
+            self.shared.report_item(path, if is_there { Action::Keep } else { Action::Link })?;
             return Ok(None);
         }
         let Metadata { attributes, extras, .. } = self.shared.metadata_of(entry);
@@ -407,7 +407,7 @@ impl Committer {
                 self.shared.note(path, self.shared.metadata.apply_to_link(link, extras));
             }
         };
-        self.note_link(path, self.shared.place.link(entry, path, &target, attributes.mtime, apply)?)
+        self.record_link(path, self.shared.place.link(entry, path, &target, attributes.mtime, apply)?)
     }
 
     fn finish_directory(&self, entry: u32, path: &[u8]) -> Result<Option<OwnedFd>, IoFault> {
@@ -420,9 +420,9 @@ impl Committer {
 
     /// Finishes the journal, then the destination's metadata: removing the journal changes its time.
     fn finish_destination(&self) {
-        let is_complete = self.shared.book.lock().failures.is_all_special();
+        let is_complete = self.shared.ledger.lock().failures.is_all_special();
         if is_complete && !self.shared.makes_nothing() {
-            clear_overtaken(&self.shared);
+            discard_superseded(&self.shared);
         }
         self.shared.place.finish(is_complete);
         if !self.shared.makes_nothing() {
@@ -432,7 +432,7 @@ impl Committer {
 
     fn finish(&mut self) -> Result<(), Fault> {
         self.shared.report_remaining()?;
-        let removed = self.shared.book.lock().removal.removed > 0;
+        let removed = self.shared.ledger.lock().removal.removed > 0;
         let is_pending = match self.shared.durability {
             _ if self.shared.makes_nothing() => false,
             // Links, directories and removals; files are synced already.
@@ -441,8 +441,8 @@ impl Committer {
             Durability::Cached => false,
         };
         if is_pending {
-            self.at_end.file_system_of(&self.shared.place.base.directory).map_err(sync::failed)?;
-            self.at_end.finish()?;
+            self.final_syncs.file_system_of(&self.shared.place.base.directory).map_err(sync::failed)?;
+            self.final_syncs.finish()?;
         }
         self.flush()?;
         self.finish_destination();
@@ -450,12 +450,12 @@ impl Committer {
     }
 }
 
-fn gone(path: &[u8]) -> Fault {
+fn disappeared(path: &[u8]) -> Fault {
     let what = "disappeared from the destination while it was compared";
-    of_path(FaultCode::Io, path, what, "run the same command again")
+    path_fault(FaultCode::Io, path, what, "run the same command again")
 }
 
-fn without_file(path: &[u8], target: &[u8]) -> IoFault {
+fn target_failed(path: &[u8], target: &[u8]) -> IoFault {
     let what = format!("is a hard link to `{}`, which failed", show(target));
     IoFault::entry(FaultCode::Io, path, &what, "see the error of that file")
 }

@@ -27,7 +27,7 @@ pub(crate) struct Syncs {
 impl Syncs {
     /// Syncs one of `count` files or directories now, or adds its file system to be synced by `finish`.
     pub(crate) fn contents(&mut self, fd: &impl AsFd, count: usize) -> Result<(), Errno> {
-        if count <= MAX_SINGLE_SYNCS { unless_path_only(fsync(fd)) } else { self.file_system_of(fd) }
+        if count <= MAX_SINGLE_SYNCS { ignore_unsupported(fsync(fd)) } else { self.file_system_of(fd) }
     }
 
     pub(crate) fn file_system_of(&mut self, fd: &impl AsFd) -> Result<(), Errno> {
@@ -40,7 +40,7 @@ impl Syncs {
 
     pub(crate) fn finish(&mut self) -> Result<(), Fault> {
         for (_, fd) in self.file_systems.drain() {
-            unless_path_only(syncfs(fd)).map_err(failed)?;
+            ignore_unsupported(syncfs(fd)).map_err(failed)?;
         }
         Ok(())
     }
@@ -51,7 +51,7 @@ pub(crate) fn failed(errno: Errno) -> Fault {
 }
 
 /// Ignores errors of `O_PATH` descriptors: directories without read permission cannot be synced.
-fn unless_path_only(done: Result<(), Errno>) -> Result<(), Errno> {
+fn ignore_unsupported(done: Result<(), Errno>) -> Result<(), Errno> {
     match done {
         Err(Errno::BADF | Errno::INVAL) => Ok(()),
         done => done,
@@ -61,7 +61,7 @@ fn unless_path_only(done: Result<(), Errno>) -> Result<(), Errno> {
 /// Bytes of large files between two write-backs; smaller files are left to the final sync.
 pub(crate) const WRITEBACK_BYTES: u64 = 64 << 20;
 
-pub(crate) type Order = (u32, Arc<File>);
+pub(crate) type WritebackJob = (u32, Arc<File>);
 
 /// Write-behind: large files are written to disk as they arrive, so that the final sync has little left to do.
 #[derive(Default)]
@@ -78,8 +78,8 @@ struct WritebackState {
 }
 
 impl Writeback {
-    pub(crate) fn run(&self, orders: &Receiver<Order>) {
-        while let Ok((entry, file)) = orders.recv() {
+    pub(crate) fn run(&self, jobs: &Receiver<WritebackJob>) {
+        while let Ok((entry, file)) = jobs.recv() {
             self.state.lock().busy = Some(entry);
             let done = fdatasync(&*file);
             let mut state = self.state.lock();

@@ -22,25 +22,25 @@ pub(crate) const DIRECTORY_BITS: u32 = 0o3777;
 
 pub(crate) const ALL_BITS: u32 = 0o7777;
 
-/// Returns the permissions for a file that has `now`, if the sender requests `wanted` and may set the bits
+/// Returns the permissions for a file that has `current`, if the sender requests `expected` and may set the bits
 /// `granted`. Bits beyond `granted` are never added, and kept only if the sender has them too.
-pub(crate) fn mode_for(now: u32, wanted: u32, granted: u32) -> u32 {
-    wanted & (granted | now) & ALL_BITS
+pub(crate) fn mode_for(current: u32, expected: u32, granted: u32) -> u32 {
+    expected & (granted | current) & ALL_BITS
 }
 
-pub(crate) fn set_mode(fd: impl AsFd, wanted: u32, granted: u32) -> Result<(), Errno> {
-    let now = mode_of(&fstat(&fd)?);
-    let mode = mode_for(now, wanted, granted);
-    if mode == now { Ok(()) } else { fchmod(fd, Mode::from_raw_mode(mode)) }
+pub(crate) fn set_mode(fd: impl AsFd, expected: u32, granted: u32) -> Result<(), Errno> {
+    let current = mode_of(&fstat(&fd)?);
+    let mode = mode_for(current, expected, granted);
+    if mode == current { Ok(()) } else { fchmod(fd, Mode::from_raw_mode(mode)) }
 }
 
-pub(crate) fn correct_time(fd: impl AsFd, wanted: Mtime) -> Result<(), Errno> {
-    if Mtime::of(&fstat(&fd)?) == wanted { Ok(()) } else { futimens(fd, &modified_at(wanted)) }
+pub(crate) fn correct_time(fd: impl AsFd, expected: Mtime) -> Result<(), Errno> {
+    if Mtime::of(&fstat(&fd)?) == expected { Ok(()) } else { futimens(fd, &modified_at(expected)) }
 }
 
 /// Sets the modification time of a symbolic link opened with `O_PATH`. Links have no permissions.
-pub(crate) fn set_on_link(link: impl AsFd, wanted: Mtime) -> Result<(), Errno> {
-    match utimensat(link, "", &modified_at(wanted), AtFlags::EMPTY_PATH) {
+pub(crate) fn set_on_link(link: impl AsFd, expected: Mtime) -> Result<(), Errno> {
+    match utimensat(link, "", &modified_at(expected), AtFlags::EMPTY_PATH) {
         // Some file systems store no times of links, and kernels before 5.8 accept only a name.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
         done => done,
@@ -48,19 +48,19 @@ pub(crate) fn set_on_link(link: impl AsFd, wanted: Mtime) -> Result<(), Errno> {
 }
 
 #[expect(clippy::unnecessary_cast, reason = "the field differs between architectures")]
-pub(crate) fn mode_of(there: &Stat) -> u32 {
-    there.st_mode as u32 & ALL_BITS
+pub(crate) fn mode_of(existing: &Stat) -> u32 {
+    existing.st_mode as u32 & ALL_BITS
 }
 
 /// Whether a file has these permissions, and no bits outside [`FILE_BITS`] that `mode` lacks.
-pub(crate) fn has_mode(there: &Stat, mode: u32) -> bool {
-    mode_for(mode_of(there), mode, FILE_BITS) == mode_of(there)
+pub(crate) fn has_mode(existing: &Stat, mode: u32) -> bool {
+    mode_for(mode_of(existing), mode, FILE_BITS) == mode_of(existing)
 }
 
-/// Whether a file's modification time equals `wanted`; a stored time in whole seconds matches any fraction.
-pub(crate) fn same_time(there: &Stat, wanted: Mtime) -> bool {
-    let there = Mtime::of(there);
-    there == wanted || there.nanos == 0 && there.secs == wanted.secs
+/// Whether a file's modification time equals `expected`; a stored time in whole seconds matches any fraction.
+pub(crate) fn same_time(existing: &Stat, expected: Mtime) -> bool {
+    let existing = Mtime::of(existing);
+    existing == expected || existing.nanos == 0 && existing.secs == expected.secs
 }
 
 const OWNER_RWX: u32 = 0o700;
@@ -74,16 +74,16 @@ const COARSE_SECONDS: u64 = 2;
 impl Place {
     /// Runs `make` in an entry's directory. If permissions are missing, relaxes them for the job where the
     /// user owns the directory, and tries again.
-    pub(crate) fn with_room<T>(
+    pub(crate) fn with_access<T>(
         &self,
         dirent: &DirEntry<'_>,
         make: impl Fn() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         // The set may not contain the permissions of the destination itself.
-        let is_of_set = || !dirent.parent().is_empty() || self.is_included.load(Ordering::Acquire);
+        let is_in_set = || !dirent.parent().is_empty() || self.is_included.load(Ordering::Acquire);
         let relax_permissions = || self.relax_permissions(dirent.parent(), &dirent.directory).is_ok();
         match make() {
-            Err(Errno::ACCESS) if is_of_set() && relax_permissions() => make(),
+            Err(Errno::ACCESS) if is_in_set() && relax_permissions() => make(),
             done => done,
         }
     }
@@ -91,13 +91,13 @@ impl Place {
     /// Grants the owner of a directory all permissions for the duration of the job. Fails if the owner has
     /// them already, because the error then has another cause, or if another user owns the directory.
     pub(crate) fn relax_permissions(&self, local: &[u8], directory: &OwnedFd) -> Result<(), Errno> {
-        let there = fstat(directory)?;
-        let mode = mode_of(&there);
+        let existing = fstat(directory)?;
+        let mode = mode_of(&existing);
         if mode & OWNER_RWX == OWNER_RWX {
             return Err(Errno::ACCESS);
         }
         fchmod(directory, Mode::from_raw_mode(mode | OWNER_RWX)).map_err(|_| Errno::ACCESS)?;
-        self.relaxed_permissions.lock().entry(local.to_vec()).or_insert((FileId::of(&there), mode));
+        self.relaxed_permissions.lock().entry(local.to_vec()).or_insert((FileId::of(&existing), mode));
         Ok(())
     }
 
@@ -127,22 +127,22 @@ impl Place {
         }
     }
 
-    /// Whether the file system would store the time `wanted` as the existing file's different time. Tested
-    /// with a temporary file only if the two are at most 2 s apart or `wanted` is outside 1980 to 2038.
-    pub(crate) fn stores_time_as(&self, path: &[u8], there: &Stat, wanted: Attributes) -> bool {
-        let is_near = Mtime::of(there).secs.abs_diff(wanted.mtime.secs) <= COARSE_SECONDS;
-        if !is_near && PORTABLE_SECONDS.contains(&wanted.mtime.secs) {
+    /// Whether the file system would store the time `expected` as the existing file's different time. Tested
+    /// with a temporary file only if the two are at most 2 s apart or `expected` is outside 1980 to 2038.
+    pub(crate) fn stores_time_as(&self, path: &[u8], existing: &Stat, expected: Attributes) -> bool {
+        let is_near = Mtime::of(existing).secs.abs_diff(expected.mtime.secs) <= COARSE_SECONDS;
+        if !is_near && PORTABLE_SECONDS.contains(&expected.mtime.secs) {
             return false;
         }
-        let stored = self.dir_entry(path).ok().and_then(|dirent| stored_time(&dirent, wanted).ok());
-        stored == Some(Mtime::of(there))
+        let stored = self.dir_entry(path).ok().and_then(|dirent| stored_time(&dirent, expected).ok());
+        stored == Some(Mtime::of(existing))
     }
 }
 
 /// Returns a time as the file system stores it, tested with an unnamed file (`O_TMPFILE`).
-fn stored_time(dirent: &DirEntry<'_>, wanted: Attributes) -> Result<Mtime, Errno> {
+fn stored_time(dirent: &DirEntry<'_>, expected: Attributes) -> Result<Mtime, Errno> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(dirent.directory.as_fd(), ".", flags, Mode::RUSR | Mode::WUSR)?;
-    futimens(&file, &modified_at(wanted.mtime))?;
+    futimens(&file, &modified_at(expected.mtime))?;
     Ok(Mtime::of(&fstat(&file)?))
 }

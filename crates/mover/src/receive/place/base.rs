@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use crate::fault::{IoFault, show};
 use crate::identity::lineage;
-use crate::journal::{Hold, Leftovers, is_reserved, reserved};
-use crate::root::{Named, OpenError, Root, open_own};
+use crate::journal::{Leftovers, LockMode, is_reserved, reserved};
+use crate::root::{Named, OpenError, Root, open_trusted};
 use crate::storage::{accessat, mkdirat, unlinkat};
 
 /// Permissions of a newly created destination before the umask, as with `mkdir`.
@@ -52,12 +52,12 @@ impl Base {
     }
 
     /// Returns the destination's permissions if this job created it and the set has none for it.
-    pub(crate) fn mode_when_made(&self) -> Option<u32> {
+    pub(crate) fn mode_when_created(&self) -> Option<u32> {
         self.made.as_ref().map(|made| made.mode)
     }
 
     /// Removes the destination if this job created it and it is empty.
-    pub(crate) fn remove_made(&self) {
+    pub(crate) fn remove_created(&self) {
         if let Some(Made { parent, name, .. }) = &self.made {
             // On failure an empty directory remains at worst.
             let _ = unlinkat(parent, &name[..], AtFlags::REMOVEDIR);
@@ -122,14 +122,14 @@ pub(crate) fn open_base(
 /// Returns the source for which an earlier, incomplete job created this directory.
 fn made_for(root: &Root, named: &Named) -> Option<Vec<u8>> {
     let directory = open_directory(root, &named.directory).ok()?;
-    Leftovers::find(directory.as_fd(), Hold::Keep)?.made_for(&named.name)
+    Leftovers::find(directory.as_fd(), LockMode::Keep)?.made_for(&named.name)
 }
 
 fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, OpenError> {
     let open = |access| {
         let flags = access | OFlags::DIRECTORY | OFlags::NONBLOCK;
         match root {
-            Root::Anywhere => open_own(path, flags),
+            Root::Anywhere => open_trusted(path, flags),
             Root::Beneath(_) => Ok(root.open(path, flags)?),
         }
     };

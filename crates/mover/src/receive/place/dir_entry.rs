@@ -11,7 +11,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
-use crate::fault::{IoFault, Scope, of_path};
+use crate::fault::{IoFault, Scope, path_fault};
 use crate::identity::FileId;
 use crate::root::split;
 use crate::storage::{kind_of, lstatat, lstatat_if_any, open_in};
@@ -66,8 +66,8 @@ impl DirEntry<'_> {
 }
 
 /// Fails unless an existing file of this type may be replaced: only regular files and symbolic links may.
-pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), IoFault> {
-    match there {
+pub(crate) fn replaceable(existing: Option<FileType>, path: &[u8]) -> Result<(), IoFault> {
+    match existing {
         None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
         Some(FileType::Directory) => Err(IoFault::entry(
             FaultCode::IsADirectory,
@@ -84,17 +84,17 @@ pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Io
     }
 }
 
-/// Fails unless an entry of this kind can be created in place of an existing file of type `there`.
-pub(crate) fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), IoFault> {
-    match (kind, there) {
+/// Fails unless an entry of this kind can be created in place of an existing file of type `existing`.
+pub(crate) fn check_kind(kind: Kind, existing: Option<FileType>, path: &[u8]) -> Result<(), IoFault> {
+    match (kind, existing) {
         (Kind::Directory, None | Some(FileType::Directory)) | (Kind::Unread, _) => Ok(()),
-        (Kind::Directory, Some(FileType::Symlink)) => Err(in_the_way(path, Errno::LOOP)),
+        (Kind::Directory, Some(FileType::Symlink)) => Err(obstacle_fault(path, Errno::LOOP)),
         (Kind::Directory, Some(_)) => Err(not_a_directory(path)),
-        (Kind::File(_) | Kind::Symlink | Kind::HardLink(_), there) => replaceable(there, path),
+        (Kind::File(_) | Kind::Symlink | Kind::HardLink(_), existing) => replaceable(existing, path),
     }
 }
 
-pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> IoFault {
+pub(crate) fn obstacle_fault(path: &[u8], errno: Errno) -> IoFault {
     match errno {
         Errno::LOOP | Errno::XDEV => IoFault::entry(
             FaultCode::PathEscape,
@@ -113,10 +113,10 @@ pub(crate) fn not_a_directory(path: &[u8]) -> IoFault {
     IoFault::entry(FaultCode::NotADirectory, path, what, hint)
 }
 
-pub(crate) fn mismatch(path: &[u8]) -> Fault {
+pub(crate) fn digest_mismatch(path: &[u8]) -> Fault {
     let what = "does not match what was read: its BLAKE3 digest or size differs";
     let hint = "run the same command again; if it fails again, test memory and disks";
-    of_path(FaultCode::VerifyFailed, path, what, hint)
+    path_fault(FaultCode::VerifyFailed, path, what, hint)
 }
 
 /// Whether a file has no further hard links. False for directories: sources or mounts may share one.

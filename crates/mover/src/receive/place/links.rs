@@ -38,9 +38,9 @@ impl Place {
         keep_newer_than: Option<Mtime>,
         is_kept: bool,
     ) -> Action {
-        let file = self.existing(target).filter(|_| is_kept).map(|there| FileId::of(&there));
-        let stays = self.dir_entry(path).ok().and_then(|dirent| stays(&dirent, file, keep_newer_than));
-        if stays.is_some() { Action::Keep } else { Action::Link }
+        let file = self.existing(target).filter(|_| is_kept).map(|existing| FileId::of(&existing));
+        let kept = self.dir_entry(path).ok().and_then(|dirent| kept(&dirent, file, keep_newer_than));
+        if kept.is_some() { Action::Keep } else { Action::Link }
     }
 
     /// Hard-links `path` to the file at `target`, or copies the file and runs `apply` on the copy. An existing
@@ -58,13 +58,13 @@ impl Place {
             let what = format!("is a hard link to `{}`, which no longer exists", show(target));
             return Err(IoFault::entry(FaultCode::Io, path, &what, "run the same command again"));
         }
-        if let Some(linked) = stays(&dirent, Some(FileId::of(&stat)), keep_newer_than) {
+        if let Some(linked) = kept(&dirent, Some(FileId::of(&stat)), keep_newer_than) {
             return Ok((linked, dirent.directory));
         }
         self.must_be_replaceable(&dirent)?;
-        let linked = self.put_in_place(entry, &dirent, |name| {
+        let linked = self.rename_into_place(entry, &dirent, |name| {
             let link = || linkat(&from.directory, from.name(), &dirent.directory, name);
-            match self.with_room(&dirent, link) {
+            match self.with_access(&dirent, link) {
                 Ok(()) => Ok(LinkOutcome::Name),
                 Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS) => {
                     let file = File::from(from.open(OFlags::RDONLY)?);
@@ -76,17 +76,17 @@ impl Place {
         Ok((linked.map_err(dirent.fail("link"))?, dirent.directory))
     }
 
-    /// Replaces the file at `path` (`there`) by a copy, on which it runs `apply`. Other hard links stay.
+    /// Replaces the file at `path` (`existing`) by a copy, on which it runs `apply`. Other hard links stay.
     pub(crate) fn detach(
         &self,
         entry: u32,
         path: &[u8],
-        there: &File,
+        existing: &File,
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), IoFault> {
         let dirent = self.dir_entry(path)?;
-        let done = self.put_in_place(entry, &dirent, |name| {
-            let copy = copy(there, &dirent, name, apply)?;
+        let done = self.rename_into_place(entry, &dirent, |name| {
+            let copy = copy(existing, &dirent, name, apply)?;
             // The original is complete on disk, so its replacement has to be as well.
             fsync(&copy)?;
             self.installed.add(FileId::of(&fstat(&copy)?));
@@ -101,12 +101,12 @@ impl Place {
     }
 
     pub(crate) fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
-        self.dir_entry(path).is_ok_and(|dirent| leads_to(&dirent, target))
+        self.dir_entry(path).is_ok_and(|dirent| has_target(&dirent, target))
     }
 
     /// Ensures that a symbolic link exists, and returns its directory. `apply` receives the link, opened with
     /// `O_PATH`, before its time is set. An existing link with this target is reused, unless
-    /// [`Place::may_be_elsewhere`].
+    /// [`Place::may_be_shared`].
     pub(crate) fn link(
         &self,
         entry: u32,
@@ -116,7 +116,7 @@ impl Place {
         apply: impl FnOnce(BorrowedFd<'_>),
     ) -> Result<(LinkOutcome, Arc<OwnedFd>), IoFault> {
         let dirent = self.dir_entry(path)?;
-        let is_kept = |stat: &Stat| leads_to(&dirent, target) && !self.may_be_elsewhere(stat);
+        let is_kept = |stat: &Stat| has_target(&dirent, target) && !self.may_be_shared(stat);
         if let Some(stat) = dirent.stat().ok().filter(is_kept) {
             if !self.claims(&stat, &dirent) {
                 return Err(collision(path));
@@ -131,8 +131,8 @@ impl Place {
         }
         self.must_be_replaceable(&dirent)?;
         must_not_lose_target(&dirent, target)?;
-        let made = self.put_in_place(entry, &dirent, |name| {
-            self.with_room(&dirent, || symlinkat(target, &dirent.directory, name))?;
+        let made = self.rename_into_place(entry, &dirent, |name| {
+            self.with_access(&dirent, || symlinkat(target, &dirent.directory, name))?;
             let link = open_link(&dirent.directory, name.as_bytes())?;
             self.installed.add(FileId::of(&fstat(&link)?));
             apply(link.as_fd());
@@ -144,13 +144,13 @@ impl Place {
 }
 
 /// Returns why the existing file stays, if it does: it is `file` itself, or newer than `keep_newer_than`.
-fn stays(dirent: &DirEntry<'_>, file: Option<FileId>, keep_newer_than: Option<Mtime>) -> Option<LinkOutcome> {
-    let there = dirent.stat().ok()?;
-    if Some(FileId::of(&there)) == file {
+fn kept(dirent: &DirEntry<'_>, file: Option<FileId>, keep_newer_than: Option<Mtime>) -> Option<LinkOutcome> {
+    let existing = dirent.stat().ok()?;
+    if Some(FileId::of(&existing)) == file {
         return Some(LinkOutcome::Existed);
     }
-    let is_file = kind_of(&there) == FileType::RegularFile;
-    let is_newer = keep_newer_than.is_some_and(|keep_newer_than| Mtime::of(&there) > keep_newer_than);
+    let is_file = kind_of(&existing) == FileType::RegularFile;
+    let is_newer = keep_newer_than.is_some_and(|keep_newer_than| Mtime::of(&existing) > keep_newer_than);
     (is_file && is_newer).then_some(LinkOutcome::KeptNewer)
 }
 
@@ -176,13 +176,13 @@ fn open_link(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
 
 /// Fails if a symbolic link would replace its own target, unless the target has further hard links.
 fn must_not_lose_target(dirent: &DirEntry<'_>, target: &[u8]) -> Result<(), IoFault> {
-    let Ok(there) = dirent.stat() else { return Ok(()) };
-    let is_directory = kind_of(&there) == FileType::Directory;
+    let Ok(existing) = dirent.stat() else { return Ok(()) };
+    let is_directory = kind_of(&existing) == FileType::Directory;
     let is_lost = if is_directory {
-        lies_in(dirent, target, FileId::of(&there))
+        is_inside(dirent, target, FileId::of(&existing))
     } else {
-        let leads_to = statat(&dirent.directory, target).map(|stat| FileId::of(&stat));
-        has_one_name(&there) && leads_to == Ok(FileId::of(&there))
+        let target_id = statat(&dirent.directory, target).map(|stat| FileId::of(&stat));
+        has_one_name(&existing) && target_id == Ok(FileId::of(&existing))
     };
     if !is_lost {
         return Ok(());
@@ -197,7 +197,7 @@ fn must_not_lose_target(dirent: &DirEntry<'_>, target: &[u8]) -> Result<(), IoFa
 }
 
 /// Whether a symbolic link's target is this directory or lies below it.
-fn lies_in(dirent: &DirEntry<'_>, target: &[u8], directory: FileId) -> bool {
+fn is_inside(dirent: &DirEntry<'_>, target: &[u8], directory: FileId) -> bool {
     let open = |path: &[u8], access| open_in(&dirent.directory, path, OFlags::PATH | access);
     let itself = open(target, OFlags::DIRECTORY);
     let innermost = itself.or_else(|_| {
@@ -209,6 +209,6 @@ fn lies_in(dirent: &DirEntry<'_>, target: &[u8], directory: FileId) -> bool {
     innermost.into_iter().flat_map(ancestors).any(|(_, stat)| FileId::of(&stat) == directory)
 }
 
-fn leads_to(dirent: &DirEntry<'_>, target: &[u8]) -> bool {
-    readlinkat(&dirent.directory, dirent.name()).is_ok_and(|there| there == target)
+fn has_target(dirent: &DirEntry<'_>, target: &[u8]) -> bool {
+    readlinkat(&dirent.directory, dirent.name()).is_ok_and(|existing| existing == target)
 }

@@ -40,10 +40,10 @@ pub enum MinFree {
 }
 
 impl MinFree {
-    fn of(self, there: &StatFs) -> u64 {
+    fn of(self, stat: &StatFs) -> u64 {
         match self {
             Self::Nothing => 0,
-            Self::Share => (there.f_blocks.saturating_mul(there.f_bsize as u64) / 100).min(1 << 30),
+            Self::Share => (stat.f_blocks.saturating_mul(stat.f_bsize as u64) / 100).min(1 << 30),
             Self::Bytes(bytes) => bytes,
         }
     }
@@ -102,10 +102,10 @@ impl Space {
         if shape.len <= RESERVE_ABOVE {
             return self.check_when_due(file, BLOCK);
         }
-        let there = fstatfs(file)?;
-        self.check(&there, shape.len)?;
+        let stat = fstatfs(file)?;
+        self.check(&stat, shape.len)?;
         // On tmpfs there is no fragmentation, and reserving costs half as much time as writing.
-        if !shape.is_sparse() && there.f_type as u64 != TMPFS_MAGIC {
+        if !shape.is_sparse() && stat.f_type as u64 != TMPFS_MAGIC {
             self.files.lock().insert(entry, Growing { size: shape.size, arrived: 0, reserved: 0 });
         }
         Ok(())
@@ -135,16 +135,16 @@ impl Space {
     }
 
     /// Fails unless enough space stays free after `bytes` more are written.
-    fn check(&self, there: &StatFs, bytes: u64) -> Result<(), NoSpace> {
+    fn check(&self, stat: &StatFs, bytes: u64) -> Result<(), NoSpace> {
         // Some file systems do not report their size.
-        if there.f_blocks == 0 {
+        if stat.f_blocks == 0 {
             return Ok(());
         }
-        let free = there.f_bavail.saturating_mul(there.f_bsize as u64);
+        let free = stat.f_bavail.saturating_mul(stat.f_bsize as u64);
         if bytes > free {
             return Err(Errno::NOSPC.into());
         }
-        let min_free = self.min_free.of(there);
+        let min_free = self.min_free.of(stat);
         if free - bytes < min_free {
             return Err(NoSpace::MinFree { min_free: Bytes(min_free), free: Bytes(free) });
         }
@@ -156,7 +156,7 @@ impl Space {
     }
 
     /// Frees the space that was reserved for a file and not written.
-    pub(crate) fn give_back(&self, entry: u32, file: &File) {
+    pub(crate) fn release(&self, entry: u32, file: &File) {
         let Some(growing) = self.files.lock().remove(&entry) else { return };
         if growing.reserved > 0 {
             // Truncating to the current length frees the blocks beyond it (ext4, XFS). If that fails, the
@@ -185,11 +185,11 @@ mod tests {
 
     #[test]
     fn the_share_is_one_percent_of_the_file_system_up_to_one_gibibyte() {
-        let mut there = rustix::fs::statfs("/").unwrap();
-        (there.f_blocks, there.f_bsize) = (100_000, 4_096);
-        assert_eq!(MinFree::Share.of(&there), 4_096_000);
-        there.f_blocks = 1 << 40;
-        assert_eq!(MinFree::Share.of(&there), 1 << 30, "docs/security.md");
+        let mut stat = rustix::fs::statfs("/").unwrap();
+        (stat.f_blocks, stat.f_bsize) = (100_000, 4_096);
+        assert_eq!(MinFree::Share.of(&stat), 4_096_000);
+        stat.f_blocks = 1 << 40;
+        assert_eq!(MinFree::Share.of(&stat), 1 << 30, "docs/security.md");
     }
 
     #[test]

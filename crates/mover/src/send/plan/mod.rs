@@ -24,10 +24,10 @@ pub(super) fn run(shared: &Arc<Shared>, walker: Walker) -> Result<(), Fault> {
     let announcer = Announcer { shared: shared.clone(), destination, batch: Mutex::new(batch) };
     let announcer = Arc::new(announcer);
     let (closing, closed) = bounded::<()>(0);
-    let timed = announcer.clone();
+    let timer_announcer = announcer.clone();
     let clock = move || {
         while closed.recv_timeout(BATCH_AGE) == Err(RecvTimeoutError::Timeout) {
-            timed.send_if_due(&mut timed.batch.lock())?;
+            timer_announcer.send_if_due(&mut timer_announcer.batch.lock())?;
         }
         Ok(())
     };
@@ -47,10 +47,10 @@ pub(crate) struct Names {
 impl Names {
     /// Returns the earlier entry of this file. `None`: `entry` is recorded as the first of its `names`.
     pub(crate) fn first(&mut self, identity: Identity, names: u64, entry: u32) -> Option<u32> {
-        let (first, left) = self.open.entry(identity).or_insert((entry, names));
+        let (first, remaining) = self.open.entry(identity).or_insert((entry, names));
         let first = *first;
-        *left = left.saturating_sub(1);
-        if *left == 0 {
+        *remaining = remaining.saturating_sub(1);
+        if *remaining == 0 {
             self.open.remove(&identity);
         }
         (first != entry).then_some(first)
@@ -90,21 +90,21 @@ impl Announcer {
         }
         self.send(&mut self.batch.lock())?;
         let ledger = self.shared.ledger.lock();
-        let is_whole = ledger.failures.is_all_special();
+        let is_complete = ledger.failures.is_all_special();
         let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes);
         drop(ledger);
-        self.shared.progress.found_all();
+        self.shared.progress.set_all_known();
         if self.destination == Destination::Fresh {
             self.shared.requests.lock().jobs = None;
         }
-        walker.completeness.finish(is_whole)?;
+        walker.completeness.finish(is_complete)?;
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
     }
 
     fn add(&self, found: Found, known: &mut Names) -> Result<(), Fault> {
         let Found { mut entry, mut file, names } = found;
         let mut ledger = self.shared.ledger.lock();
-        if let Err(fault) = ledger.table.place(&entry) {
+        if let Err(fault) = ledger.table.find_parent(&entry) {
             entry.kind = EntryKind::Failed(fault);
             file = None;
         }
@@ -164,9 +164,9 @@ impl Announcer {
             Destination::Fresh => {
                 self.shared.link.send(entries)?;
                 let mut requests = self.shared.requests.lock();
-                let mut whole =
+                let mut jobs =
                     batch.files.drain(..).map(|file| ReadJob { file, sections: None, hashes: None });
-                whole.try_for_each(|job| requests.read(&self.shared, job))
+                jobs.try_for_each(|job| requests.read(&self.shared, job))
             }
         }
     }

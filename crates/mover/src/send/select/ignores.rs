@@ -13,7 +13,7 @@ use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{FileType, OFlags};
 
-use crate::fault::of_path;
+use crate::fault::path_fault;
 use crate::root::join;
 use crate::storage::{fstat, kind_of, open_in};
 
@@ -54,7 +54,7 @@ pub(crate) fn enter(
 
 fn unusable(path: &[u8], why: &str) -> Fault {
     let what = format!("{why}, so nothing in its directory is sent");
-    of_path(FaultCode::Unreadable, path, &what, "correct the file, or do not use --gitignore")
+    path_fault(FaultCode::Unreadable, path, &what, "correct the file, or do not use --gitignore")
 }
 
 /// Reads the patterns of a file; `None` if it is not a regular file. Lines that git does not understand and

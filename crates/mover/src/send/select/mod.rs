@@ -48,7 +48,7 @@ impl Chooser {
         })
     }
 
-    pub(crate) fn takes(&self, path: &[u8], is_directory: bool) -> bool {
+    pub(crate) fn includes(&self, path: &[u8], is_directory: bool) -> bool {
         self.rules.verdict(path, is_directory) == Verdict::Include
     }
 }
@@ -68,17 +68,17 @@ pub(crate) struct Rules {
     all: Vec<(Verdict, Pattern)>,
     /// Indices of the rules for a literal last component or path, which begins with a slash, ascending.
     literal: HashMap<Vec<u8>, Vec<u32>>,
-    others: Vec<u32>,
+    wildcards: Vec<u32>,
 }
 
 impl Rules {
     pub(crate) fn new(rules: &[Rule]) -> Result<Self, Fault> {
         let mut compiled = Self::default();
         for Rule { verdict, pattern } in rules {
-            for pattern in Pattern::compile(pattern).map_err(|why| refused(pattern, why))? {
+            for pattern in Pattern::compile(pattern).map_err(|why| pattern_fault(pattern, why))? {
                 let numbers = match pattern.literal() {
                     Some(literal) => compiled.literal.entry(literal.to_vec()).or_default(),
-                    None => &mut compiled.others,
+                    None => &mut compiled.wildcards,
                 };
                 numbers.push(compiled.all.len() as u32);
                 compiled.all.push((*verdict, pattern));
@@ -91,17 +91,18 @@ impl Rules {
         if self.all.is_empty() {
             return Verdict::Include;
         }
-        let from_top = [b"/", path].concat();
-        let takes = |&number: &u32| self.all[number as usize].1.takes(is_directory);
-        let first = |key: &[u8]| self.literal.get(key)?.iter().copied().find(takes);
-        let literal = [split(path).1, &from_top].into_iter().filter_map(first).min();
-        let earlier = self.others.iter().copied().take_while(|&number| literal.is_none_or(|at| number < at));
-        let wild = earlier.into_iter().find(|&n| self.all[n as usize].1.matches(&from_top, is_directory));
+        let rooted_path = [b"/", path].concat();
+        let applies = |&number: &u32| self.all[number as usize].1.applies_to(is_directory);
+        let first = |key: &[u8]| self.literal.get(key)?.iter().copied().find(applies);
+        let literal = [split(path).1, &rooted_path].into_iter().filter_map(first).min();
+        let earlier =
+            self.wildcards.iter().copied().take_while(|&number| literal.is_none_or(|at| number < at));
+        let wild = earlier.into_iter().find(|&n| self.all[n as usize].1.matches(&rooted_path, is_directory));
         wild.or(literal).map_or(Verdict::Include, |number| self.all[number as usize].0)
     }
 }
 
-fn refused(pattern: &[u8], why: BadPattern) -> Fault {
+fn pattern_fault(pattern: &[u8], why: BadPattern) -> Fault {
     let message = format!("the pattern `{}` cannot be used: {why}", show(pattern));
     Fault::new(FaultCode::Usage, message, "patterns are those of rsync; `haul cp --help` has examples")
 }
@@ -189,22 +190,26 @@ mod tests {
     #[test]
     fn the_first_rule_that_matches_decides() {
         let some = chooser(&[(Include, "*/"), (Include, "*.c"), (Exclude, "*")]);
-        assert!(some.takes(b"d", true) && some.takes(b"d/a.c", false) && !some.takes(b"d/a.o", false));
+        assert!(
+            some.includes(b"d", true) && some.includes(b"d/a.c", false) && !some.includes(b"d/a.o", false)
+        );
         let other = chooser(&[(Exclude, "a.c"), (Include, "/d/a.c"), (Exclude, "*.c")]);
-        assert!(!other.takes(b"d/a.c", false) && !other.takes(b"b.c", false) && other.takes(b"x", false));
+        assert!(
+            !other.includes(b"d/a.c", false) && !other.includes(b"b.c", false) && other.includes(b"x", false)
+        );
         let early = chooser(&[(Include, "/d/a.c"), (Exclude, "a.c")]);
-        assert!(early.takes(b"d/a.c", false) && !early.takes(b"e/a.c", false));
-        assert!(chooser(&[]).takes(b"anything", false));
+        assert!(early.includes(b"d/a.c", false) && !early.includes(b"e/a.c", false));
+        assert!(chooser(&[]).includes(b"anything", false));
         let directories = chooser(&[(Exclude, "x/"), (Include, "x"), (Exclude, "*")]);
-        assert!(directories.takes(b"x", false) && !directories.takes(b"x", true));
+        assert!(directories.includes(b"x", false) && !directories.includes(b"x", true));
     }
 
     #[test]
     fn size_limits_are_inclusive_and_exact_to_the_byte() {
         let selection = Selection { min_bytes: Some(10), max_bytes: Some(20), ..Selection::default() };
         let chooser = Chooser::new(&selection, 1).unwrap();
-        let taken: Vec<u64> = (0..30).filter(|&n| chooser.sizes.contains(&n)).collect();
-        assert_eq!((taken[0], taken.len()), (10, 11));
+        let accepted: Vec<u64> = (0..30).filter(|&n| chooser.sizes.contains(&n)).collect();
+        assert_eq!((accepted[0], accepted.len()), (10, 11));
         assert!(Chooser::new(&Selection::default(), 1).unwrap().sizes.contains(&u64::MAX));
     }
 
@@ -235,7 +240,7 @@ mod tests {
                 compiled.iter().any(|p| p.matches(format!("/{path}").as_bytes(), is_directory))
             });
             let expected = one_by_one.is_none_or(|(verdict, _)| *verdict == Include);
-            prop_assert_eq!(chooser(&list).takes(path.as_bytes(), is_directory), expected);
+            prop_assert_eq!(chooser(&list).includes(path.as_bytes(), is_directory), expected);
         }
     }
 }

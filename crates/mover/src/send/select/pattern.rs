@@ -66,8 +66,8 @@ impl Pattern {
         }
     }
 
-    /// Compiles a pattern in which wildcards and backslashes `have_meaning`, or else stand for themselves.
-    fn one(pattern: &[u8], have_meaning: bool) -> Result<Self, BadPattern> {
+    /// Compiles a pattern. Unless it `has_wildcards`, all of its bytes stand for themselves.
+    fn one(pattern: &[u8], has_wildcards: bool) -> Result<Self, BadPattern> {
         if pattern.contains(&0) {
             return Err(BadPattern::Nul);
         }
@@ -84,8 +84,8 @@ impl Pattern {
         }
         // `**/a` also matches `a` at the top, unless it is anchored (rsync(1), on patterns with `**`).
         let from_slash = [b"/", rest].concat();
-        let whole = if !anchored && rest.starts_with(b"**") { rest } else { &from_slash };
-        let (parts, ending) = parts(whole, have_meaning)?;
+        let body = if !anchored && rest.starts_with(b"**") { rest } else { &from_slash };
+        let (parts, ending) = parts(body, has_wildcards)?;
         let is_name = !anchored && !rest.contains(&b'/') && !rest.windows(2).any(|pair| pair == b"**");
         Ok(Self { anchored, is_name, only_directories, parts, ending })
     }
@@ -97,38 +97,38 @@ impl Pattern {
     }
 
     /// Whether the pattern can match an entry of this type.
-    pub(crate) fn takes(&self, is_directory: bool) -> bool {
+    pub(crate) fn applies_to(&self, is_directory: bool) -> bool {
         is_directory || !self.only_directories
     }
 
     /// Whether the entry with this path, which has a slash in front and none at its end, matches.
     pub(crate) fn matches(&self, path: &[u8], is_directory: bool) -> bool {
-        if !self.takes(is_directory) || !path.ends_with(&self.ending) {
+        if !self.applies_to(is_directory) || !path.ends_with(&self.ending) {
             return false;
         }
         // State `i`: the first `i` parts match the bytes so far.
-        let mut places = vec![false; self.parts.len() + 1];
-        let mut next = places.clone();
-        self.reach(&mut places, 0);
+        let mut states = vec![false; self.parts.len() + 1];
+        let mut next = states.clone();
+        self.enter_state(&mut states, 0);
         let start = path.iter().rposition(|&byte| self.is_name && byte == b'/').unwrap_or(0);
         for &byte in &path[start..] {
             next.fill(false);
             for (at, part) in self.parts.iter().enumerate() {
-                if places[at] && part.takes(byte) {
-                    self.reach(&mut next, if part.is_star() { at } else { at + 1 });
+                if states[at] && part.matches_byte(byte) {
+                    self.enter_state(&mut next, if part.is_star() { at } else { at + 1 });
                 }
             }
             if !self.anchored {
-                self.reach(&mut next, 0);
+                self.enter_state(&mut next, 0);
             }
-            std::mem::swap(&mut places, &mut next);
+            std::mem::swap(&mut states, &mut next);
         }
-        places[self.parts.len()]
+        states[self.parts.len()]
     }
 
     /// Enters a state, and those after stars, which may match nothing.
-    fn reach(&self, places: &mut [bool], mut at: usize) {
-        while !std::mem::replace(&mut places[at], true) && self.parts.get(at).is_some_and(Part::is_star) {
+    fn enter_state(&self, states: &mut [bool], mut at: usize) {
+        while !std::mem::replace(&mut states[at], true) && self.parts.get(at).is_some_and(Part::is_star) {
             at += 1;
         }
     }
@@ -148,9 +148,9 @@ enum Part {
 }
 
 impl Part {
-    fn takes(&self, byte: u8) -> bool {
+    fn matches_byte(&self, byte: u8) -> bool {
         match self {
-            Self::Byte(own) => *own == byte,
+            Self::Byte(literal) => *literal == byte,
             Self::Class(class) => class[usize::from(byte / 64)] >> (byte % 64) & 1 == 1,
             Self::Any | Self::Star => byte != b'/',
             Self::StarStar => true,
@@ -162,19 +162,19 @@ impl Part {
     }
 }
 
-/// Parses a pattern, as literal bytes unless they `have_meaning`. Returns its parts and its literal suffix.
-fn parts(mut rest: &[u8], have_meaning: bool) -> Result<(Vec<Part>, Vec<u8>), BadPattern> {
+/// Parses a pattern, as literal bytes unless it `has_wildcards`. Returns its parts and its literal suffix.
+fn parts(mut rest: &[u8], has_wildcards: bool) -> Result<(Vec<Part>, Vec<u8>), BadPattern> {
     let (mut parts, mut ending) = (Vec::new(), Vec::new());
     while let Some(&first) = rest.split_off_first() {
         let part = match first {
-            b'*' if have_meaning => {
+            b'*' if has_wildcards => {
                 let more = rest.iter().take_while(|&&b| b == b'*').count();
                 rest = &rest[more..];
                 if more == 0 { Part::Star } else { Part::StarStar }
             }
-            b'?' if have_meaning => Part::Any,
-            b'[' if have_meaning => Part::Class(class(&mut rest)?),
-            b'\\' if have_meaning => Part::Byte(*rest.split_off_first().ok_or(BadPattern::Escape)?),
+            b'?' if has_wildcards => Part::Any,
+            b'[' if has_wildcards => Part::Class(class(&mut rest)?),
+            b'\\' if has_wildcards => Part::Byte(*rest.split_off_first().ok_or(BadPattern::Escape)?),
             byte => Part::Byte(byte),
         };
         match &part {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use haul_wire::control::{
-    ControlMessage, Extent, Fault, FileSystems, Filtered, IgnoreFiles, LeftOutNames, RelPath, Rule,
+    ControlMessage, ExcludedNames, Extent, Fault, FileSystems, Filtered, IgnoreFiles, RelPath, Rule,
     Selection, encoded_len,
 };
 
@@ -14,8 +14,8 @@ use crate::root::copies_content;
 /// It is always told the rules, and the names left out by ignore files, sizes and other file systems if the
 /// selection requests that; names left out by a list of paths are unknown, because only the list is walked.
 pub fn has_unknown_exclusions(selection: &Selection) -> bool {
-    let is_untold = selection.left_out == LeftOutNames::Untold;
-    selection.paths.is_some() || is_untold && leaves_out_unseen(selection)
+    let is_not_sent = selection.left_out == ExcludedNames::NotSent;
+    selection.paths.is_some() || is_not_sent && leaves_out_unseen(selection)
 }
 
 /// Whether the selection leaves out entries by anything other than rules and a list of paths.
@@ -52,7 +52,7 @@ impl Completeness {
             true => Extent::Destination,
             false => Extent::Directories,
         };
-        let is_requested = selection.left_out == LeftOutNames::Told && leaves_out_unseen(selection);
+        let is_requested = selection.left_out == ExcludedNames::Sent && leaves_out_unseen(selection);
         let filtered = || Filtered { paths: Vec::new(), ignore_files: selection.ignore_files };
         let (rules, filtered) = (selection.rules.clone(), is_requested.then(filtered));
         Self { link, extent, rules, filtered, bytes: 0, sent: Ok(()) }
@@ -84,11 +84,11 @@ impl Completeness {
     }
 
     /// Sends the remaining names and, if names are requested, whether ignore files are obeyed, even if no name
-    /// is left; then rules and extent, but only a partial extent unless the walk `is_whole`.
-    pub(crate) fn finish(mut self, is_whole: bool) -> Result<(), Fault> {
+    /// is left; then rules and extent, but only a partial extent unless the walk `is_complete`.
+    pub(crate) fn finish(mut self, is_complete: bool) -> Result<(), Fault> {
         self.flush();
         self.sent?;
-        if !is_whole || self.extent == Extent::Part {
+        if !is_complete || self.extent == Extent::Part {
             return self.link.send(ControlMessage::Extent(Extent::Part));
         }
         send_list(&*self.link, self.rules, usize::MAX, ControlMessage::LeftOut)?;

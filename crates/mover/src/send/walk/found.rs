@@ -11,7 +11,7 @@ use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, is_root};
-use crate::fault::{of_path, of_source};
+use crate::fault::{path_fault, source_fault};
 use crate::identity::Identity;
 use crate::root::SourceRoot;
 use crate::storage::{Mtime, fstat, kind_of, lstatat, open_in, readlinkat, seek};
@@ -113,7 +113,7 @@ pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
 }
 
 pub(super) fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Found {
-    with_fault(path, of_source(doing, shown, errno))
+    with_fault(path, source_fault(doing, shown, errno))
 }
 
 pub(super) fn endless(path: &[u8]) -> Found {
@@ -133,7 +133,7 @@ pub(super) fn no_directory(path: &[u8]) -> Found {
 }
 
 fn refused(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Found {
-    with_fault(path, of_path(code, path, what, hint))
+    with_fault(path, path_fault(code, path, what, hint))
 }
 
 /// Creates a failed entry. If the path is too long to send, the nearest ancestor that is not replaces it; the

@@ -145,28 +145,28 @@ impl Walker {
         let path = join(&listing.path, &name.bytes);
         // Names left out by rules need no `stat`.
         let known = !matches!(name.kind, FileType::Unknown | FileType::Symlink);
-        if known && !self.takes(&listing.inherited, &path, name.kind == FileType::Directory) {
+        if known && !self.includes(&listing.inherited, &path, name.kind == FileType::Directory) {
             return None;
         }
         if name.kind == FileType::Directory {
             listing.keep_for_later(path, name.below);
             return None;
         }
-        if is_reserved(&name.bytes) && self.takes(&listing.inherited, &path, false) {
+        if is_reserved(&name.bytes) && self.includes(&listing.inherited, &path, false) {
             return Some(working_file(&path));
         }
         let (source_root, directory) = (&listing.inherited.source_root, &listing.directory);
         let dir_entry = DirEntry { source_root, directory, name: &name.bytes, path: &path };
         let stat = match dir_entry.stat(self.chooser.links) {
             Ok(stat) => stat,
-            Err(errno) if self.takes(&listing.inherited, &path, false) => {
+            Err(errno) if self.includes(&listing.inherited, &path, false) => {
                 self.fail_listed_below(name.below.as_ref(), &path, errno);
                 return name.listed.then(|| failed(&path, "read", &path, errno));
             }
             Err(_) => return None,
         };
         let kind = kind_of(&stat);
-        if !self.takes(&listing.inherited, &path, kind == FileType::Directory) {
+        if !self.includes(&listing.inherited, &path, kind == FileType::Directory) {
             return None;
         }
         if kind == FileType::Directory {
@@ -194,8 +194,8 @@ impl Walker {
     }
 
     /// Whether the rules and the ignore files permit the path.
-    fn takes(&mut self, inherited: &Inherited, path: &[u8], is_directory: bool) -> bool {
-        if !self.chooser.takes(path, is_directory) {
+    fn includes(&mut self, inherited: &Inherited, path: &[u8], is_directory: bool) -> bool {
+        if !self.chooser.includes(path, is_directory) {
             return false;
         }
         let is_ignored = |ignores: &Arc<Ignores>| ignores.ignores(path, is_directory);
@@ -293,7 +293,7 @@ impl Walker {
     fn open_source(&mut self, source: &[u8]) -> Result<Option<Found>, Errno> {
         let named = self.root.split(source);
         let links = self.chooser.links;
-        if named.name.is_empty() || named.slash {
+        if named.name.is_empty() || named.trailing_slash {
             let strip = if named.name.is_empty() { 0 } else { named.name.len() + 1 };
             let source_root = Arc::new(SourceRoot::new(&self.root, source, strip, links)?);
             return Ok(self.enter_source(source_root, named.name));
@@ -306,13 +306,13 @@ impl Walker {
         match kind_of(&stat) {
             FileType::Directory => Ok(self.enter_source(source_root.clone(), named.name)),
             _ if self.chooser.listed.is_some() => Ok(Some(no_directory(&named.name))),
-            _ if !self.chooser.takes(&named.name, false) => Ok(None),
+            _ if !self.chooser.includes(&named.name, false) => Ok(None),
             _ => Ok(self.leaf(&dir_entry, &stat)),
         }
     }
 
     fn enter_source(&mut self, source_root: Arc<SourceRoot>, path: Vec<u8>) -> Option<Found> {
-        if !path.is_empty() && !self.chooser.takes(&path, true) {
+        if !path.is_empty() && !self.chooser.includes(&path, true) {
             return None;
         }
         let share = self.chooser.listed.clone();

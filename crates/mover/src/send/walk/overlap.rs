@@ -9,7 +9,7 @@ use haul_wire::control::{
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::fault::of_path;
+use crate::fault::path_fault;
 use crate::identity::{ancestors, directory_id};
 use crate::root::{Root, join};
 use crate::send::select::Chooser;
@@ -49,13 +49,13 @@ impl Walker {
             if source.would_contain_itself(chooser, to) {
                 let hint =
                     "choose a destination outside it, or skip the destination's directory with --exclude";
-                return Err(of_path(FaultCode::Usage, source.given, "cannot be copied into itself", hint));
+                return Err(path_fault(FaultCode::Usage, source.given, "cannot be copied into itself", hint));
             }
             if to.removes && source.would_be_removed(&sources, chooser, to) {
                 let what = "is inside the destination, from which --delete would remove it";
                 let hint =
                     "do not use --delete, protect the source with --exclude, or choose another destination";
-                return Err(of_path(FaultCode::Usage, source.given, what, hint));
+                return Err(path_fault(FaultCode::Usage, source.given, what, hint));
             }
         }
         // A directory that only receives a new name may itself be walked.
@@ -68,7 +68,7 @@ impl Walker {
 impl<'a> Source<'a> {
     fn open(root: &Root, given: &'a [u8], links: LinkChoice) -> Result<Self, Errno> {
         let named = root.split(given);
-        let follows = named.slash || links == LinkChoice::Follow;
+        let follows = named.trailing_slash || links == LinkChoice::Follow;
         let flags = if follows { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
         let itself = root.open(given, flags)?;
         let stat = fstat(&itself)?;
@@ -82,13 +82,13 @@ impl<'a> Source<'a> {
 
     /// Returns how many levels above the destination directory this source is.
     fn depth(&self, to: &DestinationLineage) -> Option<usize> {
-        let own = directory_id(&self.stat).filter(|_| self.is_directory())?;
-        to.directories.iter().position(|&id| id == own)
+        let source_id = directory_id(&self.stat).filter(|_| self.is_directory())?;
+        to.directories.iter().position(|&id| id == source_id)
     }
 
     /// Whether the walk of this source would find what the job creates at the destination.
     fn would_contain_itself(&self, chooser: &Chooser, to: &DestinationLineage) -> bool {
-        let Some(depth) = self.depth(to) else { return to.name.is_none() && self.takes_its_place(to) };
+        let Some(depth) = self.depth(to) else { return to.name.is_none() && self.is_destination_entry(to) };
         let mut names = match descend(&self.itself, &to.directories[..depth], chooser.file_systems) {
             Some(Descent::Elsewhere) => return false,
             Some(Descent::Names(names)) => names,
@@ -101,16 +101,16 @@ impl<'a> Source<'a> {
         }
         // Only the walk knows what ignore files leave out, and it does not enter the destination.
         let is_known = chooser.ignore_files == IgnoreFiles::Disregard || names.is_empty();
-        is_known && takes_all(chooser, self.name.clone(), &names)
+        is_known && includes_all(chooser, self.name.clone(), &names)
     }
 
     /// Whether it is a directory that would be copied onto itself.
-    fn takes_its_place(&self, to: &DestinationLineage) -> bool {
+    fn is_destination_entry(&self, to: &DestinationLineage) -> bool {
         let parent_dir = fstat(&self.parent_dir).ok().and_then(|stat| directory_id(&stat));
-        let there = lstatat(&self.parent_dir, &self.name[..]);
-        let is_there =
+        let entry = lstatat(&self.parent_dir, &self.name[..]);
+        let is_candidate =
             self.is_directory() && parent_dir.is_some() && parent_dir.as_ref() == to.directories.first();
-        is_there && there.is_ok_and(|there| directory_id(&there) == directory_id(&self.stat))
+        is_candidate && entry.is_ok_and(|entry| directory_id(&entry) == directory_id(&self.stat))
     }
 
     /// Whether it is in a directory of the destination from which names are removed, and is not kept.
@@ -121,11 +121,11 @@ impl<'a> Source<'a> {
         if names.len() == 1 && *first == self.name {
             return false;
         }
-        let is_swept = |source: &Self| match &to.name {
+        let is_in_deleted_part = |source: &Self| match &to.name {
             Some(name) => name.as_bytes() == first,
             None => source.name.is_empty() || source.name == *first,
         };
-        sources.iter().any(is_swept) && takes_all(chooser, Vec::new(), &names)
+        sources.iter().any(is_in_deleted_part) && includes_all(chooser, Vec::new(), &names)
     }
 
     /// Returns the path components from `base` to this source, if it is below `base`.
@@ -147,12 +147,12 @@ impl<'a> Source<'a> {
 }
 
 /// Whether the rules permit `path` and every directory below it along `names`.
-fn takes_all(chooser: &Chooser, mut path: Vec<u8>, names: &[Vec<u8>]) -> bool {
-    let is_taken = |path: &Vec<u8>| path.is_empty() || chooser.takes(path, true);
-    is_taken(&path)
+fn includes_all(chooser: &Chooser, mut path: Vec<u8>, names: &[Vec<u8>]) -> bool {
+    let is_included = |path: &Vec<u8>| path.is_empty() || chooser.includes(path, true);
+    is_included(&path)
         && names.iter().all(|name| {
             path = join(&path, name);
-            is_taken(&path)
+            is_included(&path)
         })
 }
 

@@ -10,9 +10,9 @@ use haul_mover::{ControlLink as _, ReceiveOptions, SendLimits, receive_files, re
 use haul_testing::fuzz::drive;
 use haul_wire::check::{Steps, message_body};
 use haul_wire::control::{
-    Action, ByteRange, ControlMessage, Destination, Durability, Entry, EntryKind, Equal, Extent, Extraneous,
-    Fault, FaultCode, FileDigest, Filtered, Item, Layout, Leftovers, More, Notes, Outcome, Proof,
-    ReceivePolicy, RelPath, Removal, RunMode, Selection, Summary, Want, WantRun,
+    Action, ByteRange, ControlMessage, Destination, Durability, Entry, EntryKind, EntryRequest, Equal,
+    Extent, Extraneous, Fault, FaultCode, FileDigest, Filtered, Item, Layout, Leftovers, More, Notes,
+    Outcome, Proof, ReceivePolicy, RelPath, Removal, RequestRun, RunMode, Selection, Summary,
 };
 
 use super::world::World;
@@ -63,13 +63,13 @@ fn entry(rng: &mut Rng) -> Entry {
     }
 }
 
-fn want(rng: &mut Rng) -> Want {
+fn request(rng: &mut Rng) -> EntryRequest {
     match rng.below(5) {
-        0 => Want::Nothing,
-        1 => Want::Kept,
-        2 => Want::Compare,
-        3 => Want::Rest(ranges(rng)),
-        _ => Want::Whole,
+        0 => EntryRequest::Nothing,
+        1 => EntryRequest::Kept,
+        2 => EntryRequest::Compare,
+        3 => EntryRequest::Ranges(ranges(rng)),
+        _ => EntryRequest::All,
     }
 }
 
@@ -93,9 +93,12 @@ fn message(rng: &mut Rng) -> ControlMessage {
         }
         10 => ControlMessage::Extent(Extent::Destination),
         11 => ControlMessage::Filtered(Filtered::default()),
-        12 | 13 => ControlMessage::Wants(vec![WantRun { count: entry_number(rng), want: want(rng) }]),
+        12 | 13 => ControlMessage::EntryRequests(vec![RequestRun {
+            count: entry_number(rng),
+            request: request(rng),
+        }]),
         14 => ControlMessage::More(More { entry: entry_number(rng), ranges: ranges(rng) }),
-        15 => ControlMessage::WantsEnd { bytes: number(rng) },
+        15 => ControlMessage::EntryRequestsEnd { bytes: number(rng) },
         16 => {
             let fault = rng.chance(0.5).then(fault);
             ControlMessage::Outcomes(vec![Outcome { entry: entry_number(rng), fault }])

@@ -300,8 +300,9 @@ impl ObjectReceiver {
     /// arrived. Returns `None` if the part is invalid.
     pub(super) fn on_part(&mut self, batch: &Batch<'_>, i: usize, context: &mut Context<'_>) -> Option<()> {
         let bindings = self.bindings();
-        let PartBody { seq, offset, timestamp, skip, whole, fin } = PartBody::parse(batch.payload(i)).ok()?;
-        let end = offset + u64::from(whole);
+        let PartBody { seq, offset, timestamp, skip, total_len, fin } =
+            PartBody::parse(batch.payload(i)).ok()?;
+        let end = offset + u64::from(total_len);
         if context.ends().object_sink.is_none() || !self.is_acceptable(seq, end, fin) {
             return None;
         }
@@ -315,7 +316,7 @@ impl ObjectReceiver {
         let mut arrived = PartArrived { pn, sent_at: timestamp, size, duplicate: true, gap: false };
         if !context.shared(bindings.received).contains(seq) {
             arrived.duplicate = false;
-            let (skip, place) = (u64::from(skip), PacketExtent { offset, len: u64::from(whole) });
+            let (skip, place) = (u64::from(skip), PacketExtent { offset, len: u64::from(total_len) });
             let range = batch.payload_range(i);
             let start = range.start + PART_BODY_LEN;
             for gap in self.parts.insert(seq, place, skip..skip + (range.end - start) as u64)? {

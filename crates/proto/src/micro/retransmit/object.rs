@@ -159,18 +159,18 @@ impl KeepObject {
             self.part_sent = 0;
         }
         let room = batch.max_space().checked_sub(PART_BODY_LEN - DATA_BODY_LEN)?;
-        let (offset, whole, fin, skip) = (record.offset, record.len, record.fin, self.part_sent);
-        let len = room.min(usize::from(whole - skip));
+        let (offset, total_len, fin, skip) = (record.offset, record.len, record.fin, self.part_sent);
+        let len = room.min(usize::from(total_len - skip));
         let i = batch.push_again(DATA_PART, PART_BODY_LEN + len)?;
         let now = context.now();
         let timestamp = now.as_wrapped_micros();
         let body = batch.payload_mut(i);
-        PartBody { seq, offset, timestamp, skip, whole, fin }.write(body);
+        PartBody { seq, offset, timestamp, skip, total_len, fin }.write(body);
         if let Some(source) = &mut context.ends().object_source {
             source.read(offset + u64::from(skip), &mut body[PART_BODY_LEN..]);
         }
         self.part_sent += len as u16;
-        if self.part_sent == whole {
+        if self.part_sent == total_len {
             self.part_of = None;
             self.on_repeated(batch.pn(i), now);
         }

@@ -5,15 +5,15 @@ use haul_wire::control::{
     ControlMessage, Entry, EntryKind, Extent, Fault, FaultCode, FileDigest, Filtered, Rule,
 };
 
-use crate::fault::{early_disconnect, of_path, protocol, show, unexpected};
-use crate::job::{Job as _, over};
+use crate::fault::{early_disconnect, path_fault, show, unexpected, violation};
+use crate::job::{Job as _, job_ended};
 use crate::journal::{Leftovers, is_reserved, reserved};
 use crate::link::RECV_TIMEOUT;
-use crate::receive::shared::{Check, Comparison, Settle};
+use crate::receive::shared::{Check, CommitEvent, Comparison};
 use crate::receive::write::Pipeline;
 use crate::report::MoveReport;
 
-pub(crate) struct Peer {
+pub(crate) struct MessageHandler {
     pub(crate) shared: Pipeline,
     pub(crate) leftovers: Option<Leftovers>,
     pub(crate) hashing: Sender<Comparison>,
@@ -24,14 +24,14 @@ pub(crate) struct Peer {
     pub(crate) ended: bool,
 }
 
-impl Peer {
+impl MessageHandler {
     /// Returns when the set is final or the job has failed.
     pub(crate) fn listen(&mut self) -> Result<MoveReport, Fault> {
         let lineage = self.shared.place.base.lineage(self.shared.permits_deletion());
         let link = &self.shared.link;
-        let told = link.send(ControlMessage::DestinationLineage(lineage));
+        let sent = link.send(ControlMessage::DestinationLineage(lineage));
         let ready = ControlMessage::Ready(self.shared.destination);
-        if let Err(fault) = told.and_then(|()| link.send(ready)) {
+        if let Err(fault) = sent.and_then(|()| link.send(ready)) {
             self.shared.end_with(fault, false);
         }
         loop {
@@ -40,16 +40,16 @@ impl Peer {
             }
             if self.shared.finished() {
                 self.shared.await_close();
-                return Ok(self.shared.book.lock().report());
+                return Ok(self.shared.ledger.lock().report());
             }
             self.shared.check_ending()?;
             match self.shared.link.recv(RECV_TIMEOUT) {
                 Ok(Some(ControlMessage::Close)) | Err(_) if self.shared.finished() => {
-                    return Ok(self.shared.book.lock().report());
+                    return Ok(self.shared.ledger.lock().report());
                 }
                 received => {
                     let shared = self.shared.clone();
-                    shared.take_in(received, |message| self.handle(message));
+                    shared.receive(received, |message| self.handle(message));
                 }
             }
         }
@@ -59,13 +59,13 @@ impl Peer {
         match message {
             ControlMessage::Entries(entries) => self.entries(&entries),
             ControlMessage::Extent(extent) if !self.ended => {
-                let asked = self.shared.expectations.as_ref();
-                let most = asked.map_or(Extent::Destination, |asked| asked.extent);
-                self.shared.book.lock().extent = extent.min(most);
+                let expectations = self.shared.expectations.as_ref();
+                let limit = expectations.map_or(Extent::Destination, |expected| expected.extent);
+                self.shared.ledger.lock().extent = extent.min(limit);
                 Ok(())
             }
-            ControlMessage::DestinationAttributes(told) if !self.ended => {
-                self.shared.take_attributes(told);
+            ControlMessage::DestinationAttributes(attributes) if !self.ended => {
+                self.shared.set_attributes(attributes);
                 Ok(())
             }
             ControlMessage::LeftOut(rules) if !self.ended => self.left_out(rules),
@@ -80,52 +80,52 @@ impl Peer {
 
     fn entries(&mut self, entries: &[Entry]) -> Result<(), Fault> {
         if self.ended {
-            return Err(protocol("entries after the last one"));
+            return Err(violation("entries after the last one"));
         }
         if let (None, Some(entry)) = (&self.source_root, entries.first()) {
-            self.begin(entry)?;
+            self.check_source_root(entry)?;
         }
-        let first = self.shared.book.lock().table.len();
-        let mut wants = Vec::with_capacity(entries.len());
+        let first = self.shared.ledger.lock().table.len();
+        let mut requests = Vec::with_capacity(entries.len());
         for entry in entries {
-            entry.validate().map_err(|e| protocol(&e.to_string()))?;
-            self.check_asked(entry)?;
+            entry.validate().map_err(|e| violation(&e.to_string()))?;
+            self.check_expected(entry)?;
             let refusal = self.refusal(entry);
             let extras = entry.extras.as_ref().map(|extras| self.shared.metadata.permitted(extras));
-            let mut book = self.shared.book.lock();
-            let index = book.table.len();
+            let mut ledger = self.shared.ledger.lock();
+            let index = ledger.table.len();
             let failed = match refusal {
-                Some(fault) => Some(book.table.push_failed(entry, fault)?),
-                None => book.table.push(entry)?,
+                Some(fault) => Some(ledger.table.push_failed(entry, fault)?),
+                None => ledger.table.push(entry)?,
             };
-            self.shared.budget.take_entry(book.table.cost(index))?;
+            self.shared.budget.take_entry(ledger.table.cost(index))?;
             if let Some(extras) = extras.filter(|_| failed.is_none()) {
-                self.shared.budget.take(book.extras.insert(index, extras))?;
+                self.shared.budget.take(ledger.extras.insert(index, extras))?;
             }
             let is_special = failed.as_ref().is_some_and(|fault| fault.code == FaultCode::SpecialFile);
             if is_special && self.shared.permits_deletion() {
-                book.filtered.take_special(entry.path.as_bytes());
+                ledger.filtered.insert_special(entry.path.as_bytes());
             }
-            drop(book);
+            drop(ledger);
             self.shared.progress.entries.add(1);
             if let Some(fault) = failed {
-                self.shared.settle(Settle::failed(&self.shared.budget, index, fault)?)?;
+                self.shared.send_event(CommitEvent::failed(&self.shared.budget, index, fault)?)?;
             }
-            wants.push(self.want(index)?);
+            requests.push(self.decide(index)?);
             if !self.shared.makes_nothing() {
                 self.shared.prepare(index)?;
             }
         }
         self.shared.report_remaining()?;
-        self.shared.ask(first, &wants)?;
+        self.shared.send_requests(first, &requests)?;
         // Only now, since it may lead to more requests.
-        self.to_hash.drain(..).try_for_each(|job| self.hashing.send(job).map_err(over))?;
+        self.to_hash.drain(..).try_for_each(|job| self.hashing.send(job).map_err(job_ended))?;
         self.shared.queue.signal_work();
         Ok(())
     }
 
     /// Handles the first entry, which identifies the source.
-    fn begin(&mut self, entry: &Entry) -> Result<(), Fault> {
+    fn check_source_root(&mut self, entry: &Entry) -> Result<(), Fault> {
         let root = entry.path.components().next().unwrap_or_default();
         if let Some(source) = self.shared.place.base.made_for.as_deref().filter(|&source| source != root) {
             let name = show(self.shared.place.base.rename.as_deref().unwrap_or_default());
@@ -146,28 +146,28 @@ impl Peer {
     }
 
     fn left_out(&self, rules: Vec<Rule>) -> Result<(), Fault> {
-        let mut book = self.shared.book.lock();
-        book.left_out.rules.extend(rules);
-        book.left_out.validate().map_err(|why| protocol(&why.to_string()))
+        let mut ledger = self.shared.ledger.lock();
+        ledger.left_out.rules.extend(rules);
+        ledger.left_out.validate().map_err(|why| violation(&why.to_string()))
     }
 
     fn filtered(&self, filtered: &Filtered) -> Result<(), Fault> {
         if !self.shared.permits_deletion() {
             return Ok(());
         }
-        self.shared.book.lock().filtered.take_in(filtered, &self.shared.budget)
+        self.shared.ledger.lock().filtered.take_in(filtered, &self.shared.budget)
     }
 
     /// Fails if an entry was not requested, or cannot be written to a pipe.
-    fn check_asked(&self, entry: &Entry) -> Result<(), Fault> {
+    fn check_expected(&self, entry: &Entry) -> Result<(), Fault> {
         if self.shared.place.is_nowhere()
             && !matches!(entry.kind, EntryKind::File { .. } | EntryKind::Failed(_))
         {
             let what = "is not a regular file; only regular files can be written to stdout";
             let hint = "name the files, or copy it to a directory";
-            return Err(of_path(FaultCode::Usage, entry.path.as_bytes(), what, hint));
+            return Err(path_fault(FaultCode::Usage, entry.path.as_bytes(), what, hint));
         }
-        let covers = self.shared.expectations.as_ref().is_none_or(|asked| asked.covers(&entry.path));
+        let covers = self.shared.expectations.as_ref().is_none_or(|expected| expected.covers(&entry.path));
         // Nothing is created for unreadable entries.
         if covers || matches!(entry.kind, EntryKind::Failed(_)) {
             return Ok(());
@@ -198,16 +198,16 @@ impl Peer {
 
     fn entries_end(&mut self, entries: u64, bytes: u64) -> Result<(), Fault> {
         if self.ended {
-            return Err(protocol("the entries ended twice"));
+            return Err(violation("the entries ended twice"));
         }
         if self.shared.table(|table| (table.len().into(), table.bytes)) != (entries, bytes) {
-            return Err(protocol("the entries are not as many as announced"));
+            return Err(violation("the entries are not as many as announced"));
         }
         self.ended = true;
-        self.shared.progress.found_all();
+        self.shared.progress.set_all_known();
         self.remove_leftovers();
         self.shared.end_requests()?;
-        self.shared.settle(Settle::End(entries))
+        self.shared.send_event(CommitEvent::End(entries))
     }
 
     /// Removes useless leftovers, before directories get their times.

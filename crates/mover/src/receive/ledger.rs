@@ -10,15 +10,15 @@ use haul_wire::control::{
 };
 use haul_wire::packet::MAX_OFFSET;
 
-use crate::budget::{Budget, Reserved, in_vec, make_room, of_place};
+use crate::budget::{Budget, Reserved, make_room, slot_bytes, vec_bytes};
 use crate::entries::{EntryState, EntryTable, MAX_ENTRIES};
-use crate::fault::protocol;
+use crate::fault::violation;
 use crate::identity::FileId;
 use crate::receive::commit::metadata::ExtrasMap;
 use crate::report::{Failures, MoveReport, set_digest};
 
 #[derive(Default)]
-pub(crate) struct Book {
+pub(crate) struct Ledger {
     pub(crate) table: EntryTable,
     pub(crate) failures: Failures,
     pub(crate) notes: Notes,
@@ -47,44 +47,44 @@ const RANGE: u64 = 48;
 /// Bytes of memory per incomplete file: the first node of its ranges, and the identity of its temporary file.
 const STARTED: u64 = 200 + 2 * size_of::<(u32, FileId)>() as u64;
 
-impl Book {
+impl Ledger {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
         Self { budget, ..Self::default() }
     }
 
     fn change<R>(&mut self, entry: u32, change: impl FnOnce(&mut RangeSet) -> R) -> R {
-        let new = || (RangeSet::new(), Reserved::nothing(&self.budget));
+        let new = || (RangeSet::new(), Reserved::empty(&self.budget));
         let (written, reserved) = self.partial.entry(entry).or_insert_with(new);
         let result = change(written);
-        let place = of_place::<(u32, (RangeSet, Reserved))>();
-        reserved.change(place + STARTED + written.len() as u64 * RANGE);
+        let place = slot_bytes::<(u32, (RangeSet, Reserved))>();
+        reserved.resize(place + STARTED + written.len() as u64 * RANGE);
         result
     }
 
     pub(crate) fn resumed(&mut self, entry: u32, bytes: u64) -> Result<(), Fault> {
         self.resumes.insert(entry, bytes);
-        self.budget.take(of_place::<(u32, u64)>())
+        self.budget.take(slot_bytes::<(u32, u64)>())
     }
 
     /// Records a file whose temporary file already contains these bytes of its stream.
     pub(crate) fn start_with(&mut self, entry: u32, written: RangeSet) {
         self.table.set_state(entry, EntryState::Started);
-        self.change(entry, |there| *there = written);
+        self.change(entry, |ranges| *ranges = written);
     }
 
     /// Records written bytes of a stream of `len` bytes; returns the written range around them.
-    pub(crate) fn note_written(&mut self, entry: u32, range: &Range<u64>, len: u64) -> Range<u64> {
+    pub(crate) fn record_written(&mut self, entry: u32, range: &Range<u64>, len: u64) -> Range<u64> {
         if *range == (0..len) {
             return range.clone();
         }
-        let around = self.change(entry, |written| {
+        let enclosing = self.change(entry, |written| {
             written.insert(range.clone());
             written.containing(range.start).unwrap_or_else(|| range.clone())
         });
-        if around == (0..len) {
+        if enclosing == (0..len) {
             self.partial.remove(&entry);
         }
-        around
+        enclosing
     }
 
     pub(crate) fn forget(&mut self, entry: u32, range: Range<u64>) {
@@ -121,7 +121,7 @@ impl Book {
 
     pub(crate) fn append(&mut self, entry: u32, range: &Range<u64>) -> Result<(), Fault> {
         let bytes = self.layout.append(entry, range, MAX_OFFSET);
-        self.budget.take(bytes.ok_or_else(|| protocol("the set is larger than any object may be"))?)
+        self.budget.take(bytes.ok_or_else(|| violation("the set is larger than any object may be"))?)
     }
 }
 
@@ -161,7 +161,7 @@ impl Layout {
             self.extents.push(LayoutExtent { at: self.len, start: range.start, entry });
         }
         self.len = end;
-        Some(if is_new { in_vec(size_of::<LayoutExtent>()) } else { 0 })
+        Some(if is_new { vec_bytes(size_of::<LayoutExtent>()) } else { 0 })
     }
 
     /// Returns the pieces that make up the object from `offset` on, whose bytes are at `bytes` of a buffer. They
@@ -177,9 +177,9 @@ impl Layout {
             let extent_end = self.extents.get(index + 1).map_or(self.len, |next| next.at);
             let len = extent_end.min(end) - at;
             let start = extent.start + (at - extent.at);
-            let there = bytes.start..bytes.start + len as usize;
-            bytes.start = there.end;
-            pieces.push(FilePiece { entry: extent.entry, stream_range: start..start + len, bytes: there });
+            let range = bytes.start..bytes.start + len as usize;
+            bytes.start = range.end;
+            pieces.push(FilePiece { entry: extent.entry, stream_range: start..start + len, bytes: range });
             at += len;
         }
         pieces
@@ -196,17 +196,17 @@ pub(crate) struct FilteredNames {
 
 impl FilteredNames {
     pub(crate) fn take_in(&mut self, filtered: &Filtered, budget: &Budget) -> Result<(), Fault> {
-        budget.take(filtered.paths.len() as u64 * of_place::<[u8; 16]>())?;
+        budget.take(filtered.paths.len() as u64 * slot_bytes::<[u8; 16]>())?;
         self.obeys_ignore_files |= filtered.ignore_files == IgnoreFiles::Obey;
         self.hashes.extend(filtered.paths.iter().map(RelPath::as_bytes).map(hash));
         if self.hashes.len() > MAX_ENTRIES {
-            return Err(protocol("more names are left out than any set may have"));
+            return Err(violation("more names are left out than any set may have"));
         }
         Ok(())
     }
 
     /// Adds the name of a file that is never moved, such as a device, pipe or socket.
-    pub(crate) fn take_special(&mut self, path: &[u8]) {
+    pub(crate) fn insert_special(&mut self, path: &[u8]) {
         self.hashes.insert(hash(path));
     }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Whether the destination may contain parts of the set already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Destination {
-    /// It is empty: every entry is sent whole, and no [`WantRun`] follows.
+    /// It is empty: every entry is sent whole, and no [`RequestRun`] follows.
     Fresh,
     /// It may not be empty: the receiver requests every entry.
     Occupied,
@@ -50,18 +50,18 @@ impl ByteRange {
 
 /// Request for a number of consecutive entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WantRun {
+pub struct RequestRun {
     /// Number of entries, not 0.
     pub count: u64,
     /// Request for each of them.
-    pub want: Want,
+    pub request: EntryRequest,
 }
 
 /// Which data of an entry the receiver requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Want {
+pub enum EntryRequest {
     /// All of it. Also used for entries without contents.
-    Whole,
+    All,
     /// None: the entry cannot be created. Its outcome, with the reason, follows separately.
     Nothing,
     /// None: the entry exists already and counts as equal, which is its final outcome.
@@ -69,11 +69,11 @@ pub enum Want {
     /// For now only hashes of its groups, to compare with the existing data.
     Compare,
     /// Hashes of its groups, and these ranges of its stream, in order.
-    Rest(Vec<ByteRange>),
+    Ranges(Vec<ByteRange>),
 }
 
-/// Request for further ranges of an entry after [`Want::Compare`] or [`Want::Rest`]: the existing data is
-/// different.
+/// Request for further ranges of an entry after [`EntryRequest::Compare`] or [`EntryRequest::Ranges`]: the
+/// existing data is different.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct More {
     /// Number of the entry.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, Outcome, Summary};
 
 use crate::entries::{EntryState, Kind};
-use crate::fault::{early_disconnect, protocol, unexpected};
+use crate::fault::{early_disconnect, unexpected, violation};
 use crate::job::Job as _;
 use crate::link::RECV_TIMEOUT;
 use crate::report::{MoveReport, set_digest};
@@ -16,7 +16,7 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     loop {
         shared.check_ending()?;
         let handle = |message| handle(shared, message).map(|done| report = done);
-        shared.take_in(shared.link.recv(RECV_TIMEOUT), handle);
+        shared.receive(shared.link.recv(RECV_TIMEOUT), handle);
         if let Some(report) = report {
             return Ok(report);
         }
@@ -29,14 +29,14 @@ fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>
         ControlMessage::Ready(destination) if shared.set_ready(destination) => {}
         ControlMessage::DestinationLineage(lineage)
             if shared.destination().is_none() && shared.lineage.set(lineage.clone()).is_ok() => {}
-        ControlMessage::Wants(_) | ControlMessage::WantsEnd { .. }
+        ControlMessage::EntryRequests(_) | ControlMessage::EntryRequestsEnd { .. }
             if shared.destination() != Some(Destination::Occupied) =>
         {
-            return Err(protocol("data was requested after everything had been sent"));
+            return Err(violation("data was requested after everything had been sent"));
         }
-        ControlMessage::Wants(runs) => shared.requests.lock().wants(shared, &runs)?,
+        ControlMessage::EntryRequests(runs) => shared.requests.lock().handle_requests(shared, &runs)?,
         ControlMessage::More(more) => shared.requests.lock().more(shared, &more)?,
-        ControlMessage::WantsEnd { bytes } => shared.requests.lock().end(shared, bytes)?,
+        ControlMessage::EntryRequestsEnd { bytes } => shared.requests.lock().end(shared, bytes)?,
         ControlMessage::Outcomes(outcomes) => settle(shared, outcomes)?,
         ControlMessage::Items(items) => {
             for item in items {
@@ -44,7 +44,7 @@ fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>
                     let resumed = &mut shared.ledger.lock().resumed_by_items;
                     *resumed = resumed.saturating_add(have);
                 }
-                shared.progress.tell(&item);
+                shared.progress.report(&item);
             }
         }
         ControlMessage::Removed(removal) => shared.ledger.lock().removal = removal,
@@ -61,7 +61,7 @@ fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
     for Outcome { entry, fault } in outcomes {
         let is_open = |&e: &u32| e < ledger.table.len() && ledger.table.state(e) == EntryState::Waiting;
         let Some(index) = u32::try_from(entry).ok().filter(is_open) else {
-            return Err(protocol("an outcome of an entry that is not open"));
+            return Err(violation("an outcome of an entry that is not open"));
         };
         let (state, resumed) = requests.settled(index);
         if let Some(fault) = fault {
@@ -85,8 +85,8 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
     let ledger = shared.ledger.lock();
     let entries = u64::from(ledger.table.len());
     let is_open = |_, state| state == EntryState::Waiting;
-    if !shared.progress.all_known() || ledger.table.those(is_open).next().is_some() {
-        return Err(protocol("the receiver finished before everything was settled"));
+    if !shared.progress.all_known() || ledger.table.select(is_open).next().is_some() {
+        return Err(violation("the receiver finished before everything was settled"));
     }
     let digest = set_digest(&ledger.table);
     if summary.entries != entries || summary.digest != digest {
