@@ -14,7 +14,7 @@ use crate::budget::{Budget, Reserved, make_room, slot_bytes, vec_bytes};
 use crate::entries::{EntryState, EntryTable, MAX_ENTRIES};
 use crate::fault::violation;
 use crate::identity::FileId;
-use crate::receive::commit::metadata::ExtrasMap;
+use crate::receive::metadata::ExtrasMap;
 use crate::report::{Failures, MoveReport, set_digest};
 
 #[derive(Default)]

@@ -1,15 +1,16 @@
 //! The receiving side.
 
-mod change_list;
 mod commit;
 mod decide;
 mod delete;
 mod ledger;
 mod messages;
+mod metadata;
 mod options;
 mod place;
 mod queue;
 mod shared;
+mod sync;
 mod verify;
 mod write;
 
@@ -38,9 +39,9 @@ use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
 use commit::Committer;
-use commit::sync::WritebackJob;
 use messages::MessageHandler;
 use place::base::Presence;
+use sync::WritebackJob;
 use verify::Verifier;
 use write::Writer;
 

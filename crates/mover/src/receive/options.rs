@@ -128,8 +128,7 @@ mod tests {
 
     #[test]
     fn expected_names_follow_from_the_sources() {
-        let covers =
-            |set: &Expectations, path: &str| set.covers(&RelPath::new(path.as_bytes()).unwrap());
+        let covers = |set: &Expectations, path: &str| set.covers(&RelPath::new(path.as_bytes()).unwrap());
         let two = expectations(&["a/b/", "/c"], None);
         assert!(covers(&two, "b") && covers(&two, "b/x") && covers(&two, "c") && !covers(&two, "a"));
         assert_eq!(two.extent, Extent::Directories);

@@ -19,8 +19,8 @@ use crate::identity::FileId;
 use crate::journal::{Claim, FileIdentity, Journal, is_ours};
 use crate::receive::options::ReceiveOptions;
 use crate::receive::place::base::{Base, PRIVATE_DIRECTORY, Presence};
-use crate::receive::place::dir_entry::{Installed, collision, folds, has_one_name};
-use crate::receive::place::open_files::OpenFiles;
+use crate::receive::place::files::OpenFiles;
+use crate::receive::place::files::{Installed, collision, folds, has_one_name};
 use crate::receive::place::space::Space;
 use crate::root::{Links, open_beneath, split};
 use crate::storage::{
@@ -29,14 +29,12 @@ use crate::storage::{
 };
 use crate::stream::Shape;
 
-pub(crate) mod attributes;
 pub(crate) mod base;
-pub(crate) mod dir_entry;
+pub(crate) mod files;
 pub(crate) mod links;
-mod open_files;
 pub(crate) mod space;
 
-pub(crate) use dir_entry::{DirEntry, check_kind, digest_mismatch, obstacle_fault, replaceable};
+pub(crate) use files::{DirEntry, check_kind, digest_mismatch, obstacle_fault, replaceable};
 
 /// Minimum stream length in bytes for journalling and thus for resuming; smaller files are sent again.
 const JOURNAL_ABOVE: u64 = 1 << 20;

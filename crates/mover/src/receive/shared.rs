@@ -18,12 +18,12 @@ use crate::entries::{EntryState, EntryTable};
 use crate::job::{Common, Job, Stage};
 use crate::journal::{FileIdentity, Journal};
 use crate::link::{ControlLink, RECV_TIMEOUT};
-use crate::receive::commit::metadata::{MetadataFailures, MetadataWriter};
-use crate::receive::commit::sync::Writeback;
 use crate::receive::ledger::Ledger;
+use crate::receive::metadata::{MetadataFailures, MetadataWriter};
 use crate::receive::options::{Expectations, ReceiveOptions};
 use crate::receive::place::Place;
 use crate::receive::queue::{BufferGuard, Queue};
+use crate::receive::sync::Writeback;
 use crate::stream::{Shape, Units};
 use crate::tree::Value;
 

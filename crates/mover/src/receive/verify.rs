@@ -21,7 +21,7 @@ use crate::budget::Reserved;
 use crate::entries::EntryState;
 use crate::fault::{IoFault, Scope, violation};
 use crate::job::job_ended;
-use crate::receive::place::dir_entry::digest_mismatch;
+use crate::receive::place::files::digest_mismatch;
 use crate::receive::shared::{Check, CommitEvent, Comparison, Shared, Written, text};
 use crate::storage::{fdatasync, read_exact_at};
 use crate::stream::Shape;

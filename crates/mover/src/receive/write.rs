@@ -12,10 +12,10 @@ use haul_wire::control::{Action, Durability, Fault};
 use crate::entries::{EntryState, EntryTable, Kind};
 use crate::fault::{IoFault, Scope, violation};
 use crate::job::{Job as _, job_ended};
-use crate::receive::commit::sync::{WRITEBACK_BYTES, WritebackJob};
 use crate::receive::ledger::FilePiece;
 use crate::receive::queue::{BufferGuard, Work};
 use crate::receive::shared::{Check, CommitEvent, Shared, Written};
+use crate::receive::sync::{WRITEBACK_BYTES, WritebackJob};
 use crate::report::missing_directory;
 use crate::storage::write_all_at;
 

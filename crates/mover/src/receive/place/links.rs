@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use crate::fault::{IoFault, show};
 use crate::identity::{FileId, ancestors};
-use crate::receive::place::attributes::{same_time, set_on_link};
-use crate::receive::place::dir_entry::{collision, has_one_name};
+use crate::receive::metadata::{same_time, set_on_link};
+use crate::receive::place::files::{collision, has_one_name};
 use crate::receive::place::{DirEntry, Place};
 use crate::storage::{
     self, Mtime, create_in, fstat, fsync, kind_of, linkat, open_in, readlinkat, statat, symlinkat,
