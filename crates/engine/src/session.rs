@@ -69,13 +69,13 @@ impl Session {
 
     /// Returns the recipe's `rate_control`, for [`crate::Transfer::switch_law`]; `None` if it has none.
     pub fn law(&self) -> Option<Part> {
-        self.recipe.parts.iter().find(|part| part.name == "rate_control").cloned()
+        self.recipe.part("rate_control").cloned()
     }
 
     /// Returns the name of the recipe's initial control law; empty if it has none.
     pub fn controller(&self) -> String {
         let law = self.recipe.configuration::<RateControlConfig>();
-        law.ok().flatten().map(|law| law.controller).unwrap_or_default()
+        law.map(|law| law.controller).unwrap_or_default()
     }
 
     /// Returns the cipher that protects the packets.

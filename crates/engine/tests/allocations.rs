@@ -86,7 +86,9 @@ impl ObjectSink for DiscardingSink {
 
 fn settings() -> Settings {
     let mut recipe = preset("bulk").and_then(Result::ok).expect("it is shipped");
-    recipe.set("rate_control.controller", "delivery").expect("it has a law");
+    haul_proto::micro::registry()
+        .set(&mut recipe, "rate_control.controller", "delivery")
+        .expect("it has a law");
     settings_for(&recipe, None).expect("it carries an object")
 }
 

@@ -5,13 +5,13 @@ use std::error::Error;
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use haulage::config::RateControlConfig;
+use haulage::config::{BbrConfig, RateControlConfig};
 use haulage::control::{
     ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState,
     register_law,
 };
 use haulage::stack::{Configuration, configuration};
-use haulage::{ByteWriter, Listener, Options, Rate, Time, preset};
+use haulage::{ByteWriter, LawChange, Listener, Options, Rate, Time, preset};
 
 const BYTES: usize = 8_000_000;
 const MIN_RATE: Rate = Rate::from_mbps(1);
@@ -89,11 +89,11 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
 fn write(url: &str) -> Result<(), Box<dyn Error>> {
     let mut recipe = preset("bulk")?;
-    let rate_control = recipe.configuration::<RateControlConfig>()?.unwrap_or_default();
+    let rate_control = recipe.configuration::<RateControlConfig>().unwrap_or_default();
     recipe.put(rate_control.with_law(&PoliteConfig { decrease: 0.7 }));
     let mut writer = ByteWriter::open(url, &recipe, &Options::default()).wait()?;
     writer.write_all(&vec![7; BYTES / 2])?;
-    writer.set_law(&[("controller", "bbr")])?;
+    writer.set_law(&LawChange::to(&BbrConfig::default()))?;
     writer.write_all(&vec![7; BYTES / 2])?;
     Ok(writer.finish().wait()?)
 }

@@ -58,7 +58,7 @@ pub use haul_engine::{
 pub use haul_proto::config;
 pub use haul_proto::micro::{registry, stats};
 pub use haul_proto::presets::PRESETS;
-pub use haul_proto::{Limit, LossModel};
+pub use haul_proto::{LawChange, Limit, LossModel};
 pub use haul_stack as stack;
 pub use haul_stack::{Ends, Recipe, RecipeError, Registry, SendOptions, StackEvent as Event};
 pub use haul_wire::control::{Cipher, Fault, FaultCode};

@@ -15,12 +15,11 @@ use haul_engine::{
 };
 use haul_proto::connection::settings_for;
 use haul_proto::multiplexer::SendBuffer;
-use haul_proto::{ChosenLaw, ControllerError, Limit, LimitEvidence, limit_of_sender};
+use haul_proto::{ChosenLaw, ControllerError, LawChange, Limit, LimitEvidence, limit_of_sender};
 use haul_stack::{Part, Recipe, RecipeError};
 use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request, Settings};
 
 use self::buffers::{Inbox, Sink, Source};
-use self::law_requests::owned;
 pub use self::law_requests::{LawRequestError, LawRequests};
 use crate::operation::of_future;
 use crate::{ConnectionError, OpenError, Operation, Options, Polled, WaitError};
@@ -105,7 +104,7 @@ struct Transport {
 
 impl Transport {
     fn law(&self) -> Option<&Part> {
-        self.recipe.parts.iter().find(|part| part.name == "rate_control")
+        self.recipe.part("rate_control")
     }
 
     fn new(session: &Session, transfer: Transfer) -> Self {
@@ -129,9 +128,9 @@ impl Transport {
         limit_of_sender(&LimitEvidence::of(&sending.stats, round_trip, None, self.began.elapsed().into()))
     }
 
-    fn set_law(&mut self, changes: &[(String, String)]) -> Result<(), ControllerError> {
-        if let Some(law) = self.recipe.parts.iter_mut().find(|part| part.name == "rate_control") {
-            self.transfer.switch_law(ChosenLaw::change(law, changes)?);
+    fn set_law(&mut self, change: &LawChange) -> Result<(), ControllerError> {
+        if let Some(law) = self.recipe.part_mut("rate_control") {
+            self.transfer.switch_law(ChosenLaw::change(law, change)?);
         }
         Ok(())
     }
@@ -229,22 +228,22 @@ impl ByteWriter {
         self.transport.law()
     }
 
-    /// Changes parameters of `rate_control` while the stream runs, such as `("rate", "50Mbit")` or
-    /// `("controller", "reno")`. No written data is lost; a new law starts at the current rate.
+    /// Changes parameters of `rate_control` while the stream runs. No written data is lost; a new law starts
+    /// at the current rate.
     ///
     /// # Errors
     /// If there is no such law or parameter; nothing is changed then.
-    pub fn set_law(&mut self, changes: &[(impl AsRef<str>, impl AsRef<str>)]) -> Result<(), ControllerError> {
-        self.transport.set_law(&owned(changes))
+    pub fn set_law(&mut self, change: &LawChange) -> Result<(), ControllerError> {
+        self.transport.set_law(change)
     }
 
-    /// Returns the next law change requested by the reader ([`LawRequests::request`]): unvalidated names and
-    /// values of `rate_control` parameters. The stream does not apply it; the application may do so with
-    /// [`ByteWriter::set_law`], within its own limits.
-    pub fn take_law_request(&mut self) -> Option<Vec<(String, String)>> {
+    /// Returns the next law change requested by the reader ([`LawRequests::request`]), or the error if it is
+    /// invalid. The stream does not apply it; the application may do so with [`ByteWriter::set_law`], within
+    /// its own limits.
+    pub fn take_law_request(&mut self) -> Option<Result<LawChange, ControllerError>> {
         // A failure of the channel is reported by the other calls.
         match self.transport.control.try_recv(Duration::ZERO) {
-            Ok(Some(ControlMessage::LawChange(changes))) => Some(changes),
+            Ok(Some(ControlMessage::LawChange(texts))) => Some(LawChange::parse(self.law()?, &texts)),
             _ => None,
         }
     }

@@ -8,11 +8,12 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use haul_testing::{block_on, send_until_full};
-use haulage::stack::{MessageSink, MessageSource, SendError as MessageError};
+use haulage::config::ScalableConfig;
+use haulage::stack::{MessageSink, MessageSource, Part, SendError as MessageError};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, Ends, Event,
-    LawRequestError, ListenOptions, Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError,
-    preset,
+    LawChange, LawRequestError, ListenOptions, Listener, OpenError, Options, Rate, Recipe, SendError, Time,
+    WaitError, preset,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -129,7 +130,7 @@ fn messages_use_their_recipes_control_law_and_it_can_change() {
     for (number, message) in sent.iter().enumerate() {
         if number == 1_000 {
             let mut reno = recipe.clone();
-            reno.set("rate_control.controller", "reno").unwrap();
+            haulage::registry().set(&mut reno, "rate_control.controller", "reno").unwrap();
             client.reconfigure(&reno).unwrap();
         }
         client.send(message).wait().unwrap();
@@ -138,7 +139,7 @@ fn messages_use_their_recipes_control_law_and_it_can_change() {
     got.sort();
     assert_eq!(got, sent);
     assert_eq!(client.event().wait_for(TIMEOUT).unwrap(), Event::Reconfigured);
-    assert_eq!(server.recipe().get("rate_control", "controller"), Some("reno"));
+    assert_eq!(server.recipe().text("rate_control", "controller").as_deref(), Some("reno"));
     // The rate requested by the receiver limits the law.
     let rate = Rate::from_bps(7_000_000);
     server.set_rate(rate);
@@ -150,14 +151,14 @@ fn messages_use_their_recipes_control_law_and_it_can_change() {
 #[test]
 fn a_recipe_change_cannot_bypass_permissions() {
     let mut options = ListenOptions::new("127.0.0.1:0".parse().unwrap());
-    options.permit = Box::new(|recipe| match recipe.get("retransmit", "memory") {
+    options.permit = Box::new(|recipe| match recipe.text("retransmit", "memory") {
         Some(memory) if memory != "1MiB" => Err(format!("`{memory}` is more than I have")),
         _ => Ok(()),
     });
     let listener = Listener::bind_with(options).unwrap();
     let with_memory = |memory| {
         let mut recipe = preset("msg").unwrap();
-        recipe.set("retransmit.memory", memory).unwrap();
+        haulage::registry().set(&mut recipe, "retransmit.memory", memory).unwrap();
         recipe
     };
     let refused =
@@ -172,7 +173,7 @@ fn a_recipe_change_cannot_bypass_permissions() {
         };
         assert!(reason.contains("more than I have"), "{reason}");
         for end in [&client, &server] {
-            assert_eq!(end.recipe().get("retransmit", "memory"), Some("1MiB"));
+            assert_eq!(end.recipe().text("retransmit", "memory").as_deref(), Some("1MiB"));
         }
         assert!(server.reconfigure(&refused).is_err());
     }
@@ -478,37 +479,46 @@ fn the_law_of_a_stream_changes_while_it_runs() {
         let mut writer = ByteWriter::open(&url, &bulk(), &options).wait().unwrap();
         let (first, rest) = data.split_at(100_000);
         writer.write_all(first).unwrap();
-        let refused = writer.set_law(&[("controller", "frobnicate")]).unwrap_err();
+        let refused = writer.set_law(&controller("frobnicate")).unwrap_err();
         assert!(refused.to_string().contains("frobnicate"), "{refused}");
-        writer.set_law(&[("controller", "scalable"), ("rate", "unlimited")]).unwrap();
+        let unlimited = LawChange::of(writer.law().unwrap(), |law| law.rate = Rate::MAX);
+        writer.set_law(&LawChange::to(&ScalableConfig::default()).and(unlimited)).unwrap();
         writer.write_all(rest).unwrap();
-        writer.set_law(&[("rate", "4Gbit")]).unwrap();
+        let rate = LawChange::of(writer.law().unwrap(), |law| law.rate = Rate::from_mbps(4_000));
+        writer.set_law(&rate).unwrap();
         writer.finish().wait_for(TIMEOUT).unwrap();
         assert!(reading.join().unwrap() == data);
     });
+}
+
+fn controller(name: &str) -> LawChange {
+    LawChange::of(&Part::from("rate_control"), |law| name.clone_into(&mut law.controller))
 }
 
 #[test]
 fn a_reader_requests_another_law_and_the_writer_decides() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
-    let requested = ("controller".to_owned(), "reno".to_owned());
+    let requests_reno = |law: Option<&Part>| law.unwrap().value("controller") == Some("reno".to_owned());
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
             let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
             let mut requests = reader.law_requests();
             let before = requests.law().unwrap().clone();
-            let refused = requests.request(&[("controller", "frobnicate")]).unwrap_err();
+            let refused = requests.request(&controller("frobnicate")).unwrap_err();
             assert!(matches!(refused, LawRequestError::Law(_)), "{refused}");
-            let long = "x".repeat(9_000);
-            assert!(requests.request(&[("controller", "reno"), ("switch", &long)]).is_err());
+            let long = LawChange::of(&before, |law| law.switch = " ".repeat(9_000));
+            assert!(matches!(requests.request(&long).unwrap_err(), LawRequestError::TooLong));
+            let wrong = LawChange::of(&before, |law| law.switch = "x".to_owned());
+            assert!(requests.ask(&controller("reno").and(wrong)).is_err());
             assert_eq!(requests.law(), Some(&before));
-            requests.request(&[("controller", "reno")]).unwrap();
-            assert!(requests.law().unwrap().parameters.contains(&requested));
+            requests.request(&controller("reno")).unwrap();
+            assert!(requests_reno(requests.law()));
             let mut bytes = Vec::new();
             reader.read_to_end(&mut bytes).unwrap();
             assert_eq!(reader.law(), Some(&before));
-            assert!(matches!(requests.request(&[("rate", "1Mbit")]).unwrap_err(), LawRequestError::Ended(_)));
+            let slow = LawChange::of(&before, |law| law.rate = Rate::from_mbps(1));
+            assert!(matches!(requests.request(&slow).unwrap_err(), LawRequestError::Ended(_)));
             bytes
         });
         let mut writer = ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap();
@@ -516,14 +526,14 @@ fn a_reader_requests_another_law_and_the_writer_decides() {
         let started = Instant::now();
         let received = loop {
             match writer.take_law_request() {
-                Some(changes) => break changes,
+                Some(change) => break change.unwrap(),
                 None => assert!(started.elapsed() < TIMEOUT, "no request"),
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        assert_eq!(received, std::slice::from_ref(&requested));
-        assert!(!writer.law().unwrap().parameters.contains(&requested), "the application decides");
-        writer.set_law(&[("controller", "reno")]).unwrap();
+        assert_eq!(received, controller("reno"));
+        assert!(!requests_reno(writer.law()), "the application decides");
+        writer.set_law(&received).unwrap();
         writer.finish().wait_for(TIMEOUT).unwrap();
         assert_eq!(reading.join().unwrap(), b"bytes");
     });

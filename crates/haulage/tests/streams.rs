@@ -293,7 +293,7 @@ fn empty_streams_end_and_any_number_can_follow() {
 fn the_recipe_limits_the_number_of_open_streams() {
     let listener = listener();
     let mut recipe = recipe();
-    recipe.set("streams.most", "3").unwrap();
+    haulage::registry().set(&mut recipe, "streams.most", "3").unwrap();
     let (client, server) = pair(&listener, &recipe);
     let mut opened: Vec<_> = (0..3).map(|_| open(&client)).collect();
     assert!(matches!(client.open_stream().wait_for(SHORT), Err(WaitError::TimedOut(_))));
@@ -385,7 +385,7 @@ fn a_connection_has_streams_only_if_its_recipe_has_and_keeps_them() {
     let (client, server) = pair(&listener, &recipe());
     assert!(client.reconfigure(&recipe().without("streams")).is_err());
     let mut wider = recipe();
-    wider.set("streams.window", "2MiB").unwrap();
+    haulage::registry().set(&mut wider, "streams.window", "2MiB").unwrap();
     assert!(client.reconfigure(&wider).is_err());
     // The longest message is that of the recipe minus a byte.
     let longest = vec![5; (64 << 10) - 1];
@@ -412,7 +412,7 @@ fn streams_continue_when_either_end_lowers_the_message_limit() {
     writer.write_all(b"before ").unwrap();
     let mut shorter = recipe();
     for (end, longest) in [(&client, "1KiB"), (&server, "64B")] {
-        shorter.set("fixed_size.max_message", longest).unwrap();
+        haulage::registry().set(&mut shorter, "fixed_size.max_message", longest).unwrap();
         end.reconfigure(&shorter).unwrap();
         assert_eq!(end.event().wait_for(TIMEOUT).unwrap(), Event::Reconfigured);
         writer.write_all(&[7; 5_000]).unwrap();

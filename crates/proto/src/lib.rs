@@ -23,8 +23,8 @@ mod rtt;
 
 pub use haul_diagnosis::Model as LossModel;
 pub use haul_stack::{
-    Available, ObjectSink, ObjectSource, Open, ParameterKind, ParameterSpec, Parameters, Part, Seal,
-    SourceWait, Unauthentic,
+    Available, ObjectSink, ObjectSource, Open, ParameterKind, ParameterSpec, Part, Seal, SourceWait,
+    Unauthentic,
 };
 
 pub use bulk::{
@@ -41,7 +41,7 @@ pub use control::{
 pub use diagnosis::{Attribution, DiagnosedWindow, EVIDENCE, WindowCounts};
 pub use limit::{Limit, LimitEvidence, UNSEEN_LIMIT, limit_of_receiver, limit_of_sender};
 pub use link::Link;
-pub use micro::rate_control::{ChosenLaw, LAW_CHOSEN, register_law};
+pub use micro::rate_control::{ChosenLaw, LAW_CHOSEN, LawChange, register_law};
 pub use micro::shared::{LawNow, PeerHost, Waiting, WaitingFor};
 pub use mtu::{BASE_DATAGRAM, MtuSearch};
 pub use pacer::Pacer;

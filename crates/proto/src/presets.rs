@@ -2,6 +2,8 @@
 
 use haul_stack::{Recipe, RecipeError};
 
+use crate::micro;
+
 /// Name and TOML text of every built-in recipe.
 pub const PRESETS: &[(&str, &str)] = &[
     ("bulk", include_str!("../presets/bulk.toml")),
@@ -28,5 +30,5 @@ pub const PRESETS: &[(&str, &str)] = &[
 /// # Errors
 /// If its text does not parse; tests ensure that every one does.
 pub fn preset(name: &str) -> Option<Result<Recipe, RecipeError>> {
-    PRESETS.iter().find(|preset| preset.0 == name).map(|preset| Recipe::parse(preset.1))
+    PRESETS.iter().find(|preset| preset.0 == name).map(|preset| micro::registry().parse(preset.1))
 }

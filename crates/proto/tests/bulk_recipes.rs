@@ -222,8 +222,8 @@ fn pass(now: Time, from: &mut impl Machine, to: &mut impl Machine) {
 #[test]
 fn no_end_changes_the_recipe_of_a_session_that_moves_an_object() {
     let mut requested = shipped("bulk");
-    requested.set("rate_control.rate", "1Tbit").unwrap();
-    requested.set("retransmit.window", "10000000").unwrap();
+    registry().set(&mut requested, "rate_control.rate", "1Tbit").unwrap();
+    registry().set(&mut requested, "retransmit.window", "10000000").unwrap();
     let of_other_parts = shipped("bulk").with("statistics");
     for requested in [requested, of_other_parts] {
         let control = ControllerConfig { ceiling: None, initial_rtt: DELAY, feedback_interval: DELAY };
@@ -269,7 +269,7 @@ fn every_shipped_recipe_round_trips() {
     for (name, _) in PRESETS {
         let recipe = shipped(name);
         assert_eq!((recipe.name.as_str(), recipe.summary.is_empty()), (*name, false));
-        assert!(Recipe::parse(&recipe.to_toml()).unwrap().same_stack(&recipe), "{name}");
+        assert!(registry().parse(&recipe.to_toml()).unwrap().same_stack(&recipe), "{name}");
     }
 }
 
@@ -313,7 +313,7 @@ fn transfer_time(name: &str, loss: f64) -> f64 {
 
 fn takes_with(seed: u64, name: &str, loss: f64) -> f64 {
     let mut recipe = shipped(name);
-    recipe.set("rate_control.rate", "40Mbit").unwrap();
+    registry().set(&mut recipe, "rate_control.rate", "40Mbit").unwrap();
     let mut path = Path::new(&recipe, 5_000_000, loss, seed);
     path.run(Span::from_secs(120));
     path.assert_complete(5_000_000);
@@ -334,8 +334,8 @@ fn a_lossy_chunk_lowers_the_next_rate_and_rounds_are_evaluated() {
     // Five chunks of 1 MB with 10 % loss: 40, 38, 36 ... Mbit/s; the last few are judged after the end.
     let chunked = |name: &str| {
         let mut recipe = shipped(name);
-        recipe.set("object.chunk", "1MB").unwrap();
-        recipe.set("rate_control.rate", "40Mbit").unwrap();
+        registry().set(&mut recipe, "object.chunk", "1MB").unwrap();
+        registry().set(&mut recipe, "rate_control.rate", "40Mbit").unwrap();
         let mut path = Path::new(&recipe, 5_000_000, 0.1, 43);
         path.run(Span::from_secs(60));
         path.assert_complete(5_000_000);
@@ -384,7 +384,7 @@ fn rbudp_retransmits_exactly_the_missing_packets_after_each_round() {
 fn a_slow_sink_slows_every_recipe_without_losses() {
     for name in ["bulk", "fobs", "rbudp"] {
         let mut recipe = shipped(name);
-        recipe.set("object.first_limit", "1MB").unwrap();
+        registry().set(&mut recipe, "object.first_limit", "1MB").unwrap();
         let len = 10_000_000;
         let mut path = Path::up_to(1_000_000, &recipe, len, 0.0, 11);
         // Nothing above the limit is sent while the limit stands.
@@ -403,7 +403,7 @@ fn a_slow_sink_slows_every_recipe_without_losses() {
 fn retransmissions_arrive_while_the_receiver_accepts_no_new_data() {
     for name in ["bulk", "fobs", "rbudp"] {
         let mut recipe = shipped(name);
-        recipe.set("object.first_limit", "1MB").unwrap();
+        registry().set(&mut recipe, "object.first_limit", "1MB").unwrap();
         let len = 30_000_000;
         let mut path = Path::up_to(1_000_000, &recipe, len, 0.1, 17);
         while path.now < Time::ZERO + Span::from_secs(60)
@@ -421,13 +421,13 @@ fn retransmissions_arrive_while_the_receiver_accepts_no_new_data() {
 #[test]
 fn the_rate_changes_during_a_transfer() {
     let mut recipe = shipped("fobs");
-    recipe.set("rate_control.rate", "8Mbit").unwrap();
+    registry().set(&mut recipe, "rate_control.rate", "8Mbit").unwrap();
     let len = 4_000_000;
     let mut path = Path::new(&recipe, len, 0.0, 13);
     path.run(Span::from_millis(500));
     let slow = path.ends[0].stats().bytes_sent;
     assert!((400_000..=560_000).contains(&slow), "{slow} bytes in half a second");
-    recipe.set("rate_control.rate", "400Mbit").unwrap();
+    registry().set(&mut recipe, "rate_control.rate", "400Mbit").unwrap();
     path.ends[0].reconfigure(path.now, &recipe).unwrap();
     path.run(Span::from_secs(1));
     path.assert_complete(len);
@@ -441,9 +441,9 @@ fn missing_required_parts_are_named() {
     assert_eq!(compile(&shipped("bulk").without("retransmit")), "object needs retransmit");
     assert_eq!(compile(&shipped("bulk").without("bitmap_ack")), "object needs bitmap_ack");
     let mut recipe = shipped("bulk");
-    recipe.set("rate_control.controller", "warp").unwrap();
+    registry.set(&mut recipe, "rate_control.controller", "warp").unwrap();
     assert!(compile(&recipe).contains("there is no controller `warp`"), "{}", compile(&recipe));
-    recipe.set("rate_control.controller", "fixed").unwrap();
+    registry.set(&mut recipe, "rate_control.controller", "fixed").unwrap();
     assert!(compile(&recipe).contains("needs a rate"), "{}", compile(&recipe));
 }
 
@@ -465,7 +465,7 @@ fn a_session_accepts_only_object_recipes() {
         assert!(error_of(&shipped("fobs").without(part)).ends_with(&format!("needs {part}")));
     }
     let mut copies = shipped("fobs");
-    copies.set("retransmit.keep", "copies").unwrap();
+    registry().set(&mut copies, "retransmit.keep", "copies").unwrap();
     assert!(error_of(&copies).contains("`retransmit.keep = copies`"), "{}", error_of(&copies));
     // The default.
     let bare = shipped("fobs").without("retransmit").with("retransmit");
@@ -490,7 +490,7 @@ fn object_recipes_can_have_additional_parts() {
 fn a_window_of_any_width_advances_with_acknowledgements() {
     for (name, window) in [("bulk", "1024"), ("fobs", "64"), ("rbudp", "1500")] {
         let mut recipe = shipped(name);
-        recipe.set("retransmit.window", window).unwrap();
+        registry().set(&mut recipe, "retransmit.window", window).unwrap();
         let len = 3_000_000;
         let mut path = Path::new(&recipe, len, 0.01, 41);
         path.run(Span::from_secs(20));
@@ -502,7 +502,7 @@ fn a_window_of_any_width_advances_with_acknowledgements() {
 #[test]
 fn a_round_ends_when_the_window_of_the_control_law_is_full() {
     let mut recipe = shipped("rbudp");
-    recipe.set("rate_control.controller", "delivery").unwrap();
+    registry().set(&mut recipe, "rate_control.controller", "delivery").unwrap();
     let len = 3_000_000;
     let mut path = Path::new(&recipe, len, 0.01, 43);
     path.run(Span::from_secs(60));

@@ -12,7 +12,7 @@ use haul_proto::{micro, presets};
 use haul_sim::{
     BottleneckSpec, DropReason, Limit, LinkId, NodeId, PathSpec, QueueSpec, SessionNode, StageSpec, World,
 };
-use haul_stack::{CompiledStack, Ends, MessageSink, MessageSource, Part, Recipe, Registry, Setup, Stack};
+use haul_stack::{CompiledStack, Ends, MessageSink, MessageSource, Recipe, Registry, Setup, Stack};
 
 type Member = SessionNode<Stack>;
 
@@ -65,14 +65,18 @@ fn compiled(recipe: &Recipe) -> Arc<CompiledStack> {
 
 fn fixed_rate() -> Recipe {
     let mut recipe = presets::preset("viz").unwrap().unwrap().without("seal");
-    recipe.set("fixed_rate.rate", "1Mbit").unwrap();
+    micro::registry().set(&mut recipe, "fixed_rate.rate", "1Mbit").unwrap();
     recipe
 }
 
 /// Returns the preset `name` with a control law instead of a fixed rate.
 fn with_law(name: &str, law: &[(&str, &str)]) -> Recipe {
     let recipe = presets::preset(name).unwrap().unwrap().without("seal").without("fixed_rate");
-    recipe.with("receiver_report").with(Part::new("rate_control", law))
+    let mut recipe = recipe.with("receiver_report").with("rate_control");
+    for (parameter, text) in law {
+        micro::registry().set(&mut recipe, &format!("rate_control.{parameter}"), text).unwrap();
+    }
+    recipe
 }
 
 fn stack(compiled: &Arc<CompiledStack>, number: usize, source: Option<Stream>) -> Member {

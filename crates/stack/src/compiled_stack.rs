@@ -7,15 +7,15 @@ use haul_base::Time;
 use crate::declaration::{Clash, Declaration, Resolution, SharedValues, Tables};
 use crate::protect::{Open, Seal, Unauthentic};
 use crate::protocol::{MicroProtocol, checked};
-use crate::recipe::{Parameters, Recipe, RecipeError};
-use crate::registry::{PeerProtocols, Registration, Registry, Setup};
+use crate::recipe::{Part, Recipe, RecipeError};
+use crate::registry::{Registration, Registry, Setup};
 
 /// A checked recipe, ready to create stacks.
 #[derive(Debug)]
 pub struct CompiledStack {
     pub(crate) recipe: Recipe,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) parts: Vec<(Arc<Registration>, Parameters)>,
+    pub(crate) parts: Vec<(Arc<Registration>, Part)>,
     pub(crate) tables: Tables,
     pub(crate) tag_len: usize,
 }
@@ -45,7 +45,7 @@ impl CompiledStack {
     pub(crate) fn new(
         recipe: Recipe,
         registry: Arc<Registry>,
-        parts: Vec<(Arc<Registration>, Parameters)>,
+        parts: Vec<(Arc<Registration>, Part)>,
         tag_len: usize,
     ) -> Result<Self, RecipeError> {
         let mut compiled = Self { recipe, registry, parts, tables: Tables::default(), tag_len };
@@ -174,7 +174,7 @@ impl Registry {
     ) -> Result<Arc<CompiledStack>, RecipeError> {
         let parts = self.parts_of(recipe)?;
         let compiled = CompiledStack::new(recipe.clone(), self.clone(), parts, tag_len)?;
-        PeerProtocols { parts: &compiled.parts, recipe }.agrees()?;
+        compiled.parts.iter().try_for_each(|(registration, part)| registration.compare(part, recipe))?;
         let header = compiled.layout().data_overhead();
         if header + SMALLEST_PAYLOAD > SMALLEST_DATAGRAM {
             return Err(RecipeError::Headers { header, datagram: SMALLEST_DATAGRAM });

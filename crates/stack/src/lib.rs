@@ -27,6 +27,7 @@ mod recipe;
 mod reconfigure;
 mod registry;
 mod stack;
+mod text;
 mod walk;
 
 pub use attribute::{Attribute, AttributeInfo, AttributeType, Layout, U48};
@@ -47,12 +48,11 @@ pub use name::Name;
 pub use object::{Available, ObjectSink, ObjectSource, SourceWait};
 pub use protect::{Open, Seal, Unauthentic};
 pub use protocol::{MicroProtocol, ProtocolStats, caught};
-#[doc(hidden)]
-pub use recipe::joined;
 pub use recipe::{
-    Configuration, ParameterKind, ParameterSpec, ParameterType, ParameterValue, Parameters, Part, Recipe,
-    RecipeError,
+    Configuration, ParameterKind, ParameterSpec, ParameterType, ParameterValue, Part, Recipe, RecipeError,
 };
-pub use registry::{Build, Compare, Further, PeerProtocols, Registration, Registry, Setup};
+#[doc(hidden)]
+pub use recipe::{default_of, joined};
+pub use registry::{Build, Compare, Further, Registration, Registry, Setup};
 pub use stack::{SendError, Stack};
 pub use walk::{Live, Values};

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::declaration::{Declaration, Resolution};
 use crate::event::{BatchEvent, EventId};
 use crate::message::{Delivery, Submission};
-use crate::recipe::{Parameters, RecipeError};
+use crate::recipe::{Part, RecipeError};
 
 /// One property of a transport. It declares what it adds to packets, binds handlers to events, and raises
 /// events that others handle; it holds no reference to any of them.
@@ -80,11 +80,11 @@ pub trait MicroProtocol: Debug + Send {
         let _ = (timer, context);
     }
 
-    /// Applies new parameters in a running stack.
+    /// Applies new parameters, all of which are explicit, in a running stack.
     ///
     /// # Errors
     /// If this micro-protocol cannot change its parameters while running.
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, context: &mut Context<'_>) -> Result<(), String> {
         let _ = (parameters, context);
         Err("its parameters cannot change while running".to_owned())
     }

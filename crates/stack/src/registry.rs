@@ -9,7 +9,7 @@ use haul_base::{Span, Time};
 use crate::context::Ends;
 use crate::protect::{Open, Seal};
 use crate::protocol::{MicroProtocol, caught};
-use crate::recipe::{Configuration, ParameterSpec, Parameters, Part, Recipe, RecipeError, place};
+use crate::recipe::{Configuration, ParameterSpec, Part, Recipe, RecipeError};
 
 /// What one end of a session provides to its stack.
 #[derive(Debug)]
@@ -74,60 +74,16 @@ impl Setup {
     }
 }
 
-/// Builds a micro-protocol. The error message says what is wrong with the parameters or the set-up.
-pub type Build = fn(&Parameters, &mut Setup) -> Result<Box<dyn MicroProtocol>, String>;
+/// Builds a micro-protocol from its parameters, all of which are explicit. The error message says what is wrong with the parameters or the set-up.
+pub type Build = fn(&Part, &mut Setup) -> Result<Box<dyn MicroProtocol>, String>;
 
 /// Checks the parameters of a micro-protocol against those of the others in the recipe. An error names the
 /// parameter and describes what is allowed instead of its value.
-pub type Compare = fn(&Parameters, &PeerProtocols<'_>) -> Result<(), (&'static str, String)>;
+pub type Compare = fn(&Part, &Recipe) -> Result<(), (&'static str, String)>;
 
 /// Returns additional parameters that a micro-protocol accepts depending on its own, such as those of the
 /// control law that it runs.
 pub type Further = fn(&Part) -> &'static [ParameterSpec];
-
-/// The micro-protocols of a recipe, for [`Compare`].
-#[derive(Clone, Copy, Debug)]
-pub struct PeerProtocols<'p> {
-    pub(crate) parts: &'p [(Arc<Registration>, Parameters)],
-    pub(crate) recipe: &'p Recipe,
-}
-
-impl PeerProtocols<'_> {
-    /// Whether the recipe has this micro-protocol.
-    pub fn has(&self, name: &str) -> bool {
-        self.find(name).is_some()
-    }
-
-    /// Returns the parameters of a micro-protocol, if the recipe has it.
-    pub fn get<C: Configuration>(&self) -> Option<C> {
-        self.find(C::NAME).map(|(_, parameters)| parameters.read())
-    }
-
-    fn find(&self, name: &str) -> Option<&(Arc<Registration>, Parameters)> {
-        self.parts.iter().find(|(known, _)| known.name == name)
-    }
-
-    /// Returns a parameter as written in the recipe, or its default; empty if there is no such parameter.
-    fn text(&self, name: &str, parameter: &str) -> &str {
-        let specs = self.find(name).map_or(&[][..], |(known, _)| known.parameters);
-        let default = || specs.iter().find(|spec| spec.name == parameter).map(|spec| spec.default);
-        self.recipe.get(name, parameter).or_else(default).unwrap_or_default()
-    }
-
-    pub(crate) fn agrees(&self) -> Result<(), RecipeError> {
-        for (registration, parameters) in self.parts {
-            let protocol = registration.name;
-            (registration.compare)(parameters, self).map_err(|(parameter, allowed)| RecipeError::Value {
-                place: place(&self.recipe.source, protocol, Some(parameter)),
-                protocol: protocol.to_owned(),
-                parameter: parameter.to_owned(),
-                value: self.text(protocol, parameter).to_owned(),
-                allowed,
-            })?;
-        }
-        Ok(())
-    }
-}
 
 /// One entry of the registry.
 #[derive(Clone, Debug)]
@@ -174,6 +130,23 @@ impl Registration {
             compare: |_, _| Ok(()),
             build,
         }
+    }
+
+    pub(crate) fn is_further(&self, parameter: &str) -> bool {
+        !self.parameters.iter().any(|spec| spec.name == parameter)
+    }
+
+    /// Returns the specifications of all parameters, including those that depend on the ones given.
+    pub fn specs(&self, part: &Part) -> Vec<ParameterSpec> {
+        [self.parameters, (self.further)(part)].concat()
+    }
+
+    /// Checks the parameters against those of others.
+    pub(crate) fn compare(&self, part: &Part, recipe: &Recipe) -> Result<(), RecipeError> {
+        (self.compare)(part, recipe).map_err(|(parameter, allowed)| {
+            let value = part.get(parameter).map(ToString::to_string);
+            part.wrong(parameter, &value.unwrap_or_default(), allowed)
+        })
     }
 }
 
@@ -242,22 +215,17 @@ impl Registry {
         self.iter().find(|known| known.name == name)
     }
 
-    fn find(&self, name: &str, source: &str) -> Result<Arc<Registration>, RecipeError> {
-        let found = self.entries.iter().find(|known| known.name == name);
-        found.cloned().ok_or_else(|| {
+    pub(crate) fn find(&self, name: &str) -> Result<&Arc<Registration>, RecipeError> {
+        self.entries.iter().find(|known| known.name == name).ok_or_else(|| {
             let known = self.entries.iter().map(|e| e.name).collect::<Vec<_>>().join(", ");
             let hint = haul_base::suggestion(name, self.iter().map(|e| e.name));
-            let place = place(source, name, None);
-            RecipeError::Unknown { place, name: name.to_owned(), hint, known }
+            RecipeError::Unknown { name: name.to_owned(), hint, known }
         })
     }
 
-    /// Returns the micro-protocols of a recipe with their parameters. Checks permission, names, parameters,
-    /// needs, conflicts.
-    pub(crate) fn parts_of(
-        &self,
-        recipe: &Recipe,
-    ) -> Result<Vec<(Arc<Registration>, Parameters)>, RecipeError> {
+    /// Returns the micro-protocols of a recipe with all their parameters. Checks permission, names,
+    /// parameters, needs, conflicts.
+    pub(crate) fn parts_of(&self, recipe: &Recipe) -> Result<Vec<(Arc<Registration>, Part)>, RecipeError> {
         self.permits(recipe)?;
         if recipe.parts.is_empty() {
             return Err(RecipeError::Empty);
@@ -265,13 +233,10 @@ impl Registry {
         let mut parts = Vec::with_capacity(recipe.parts.len());
         for (index, part) in recipe.parts.iter().enumerate() {
             if recipe.parts[..index].iter().any(|known| known.name == part.name) {
-                return Err(RecipeError::Twice(part.name.clone()));
+                return Err(RecipeError::Twice(part.name.to_owned()));
             }
-            let registration = self.find(&part.name, &recipe.source)?;
-            let further = (registration.further)(part);
-            let specs = [registration.parameters, further].concat();
-            let parameters = Parameters::check(part, &specs, &recipe.source)?;
-            parts.push((registration, parameters));
+            let registration = self.find(part.name)?;
+            parts.push((registration.clone(), part.complete(&registration.specs(part))?));
         }
         for (registration, _) in &parts {
             check_company(registration, recipe)?;
@@ -281,7 +246,7 @@ impl Registry {
 
     /// Name and version of each micro-protocol of a recipe, for the peer to compare.
     pub fn versions(&self, recipe: &Recipe) -> Vec<(String, u16)> {
-        let version = |part: &Part| self.get(&part.name).map(|known| (part.name.clone(), known.version));
+        let version = |part: &Part| self.get(part.name).map(|known| (part.name.to_owned(), known.version));
         recipe.parts.iter().filter_map(version).collect()
     }
 
@@ -291,7 +256,7 @@ impl Registry {
     /// For the first version that differs, or the first unknown micro-protocol.
     pub fn check_versions(&self, theirs: &[(String, u16)]) -> Result<(), RecipeError> {
         for (name, theirs) in theirs {
-            let ours = self.find(name, "")?.version;
+            let ours = self.find(name)?.version;
             if ours != *theirs {
                 return Err(RecipeError::Version { protocol: name.clone(), ours, theirs: *theirs });
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Name, Order, Parameters, Recipe,
+    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Name, Order, Part, Recipe,
     RecipeError, Registration, Registry, Resolution, SendOptions, Setup, Stack, StackEvent, configuration,
 };
 
@@ -81,7 +81,7 @@ impl MicroProtocol for Watch {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         self.limit = parameters.read::<WatchConfig>().limit;
         Ok(())
     }
@@ -164,13 +164,17 @@ fn impossible_recipes_report_what_is_missing() {
     let compile = |recipe: Recipe| registry().compile(&recipe, 0).unwrap_err().to_string();
     assert_eq!(compile(Recipe::new("x").with("watch")), "watch needs whole");
     assert_eq!(compile(Recipe::new("x").with("whole").with("whole")), "`whole` is in the recipe twice");
-    let unknown = compile(Recipe::parse("name = \"x\"\n[whole]\n[wach]\n").unwrap());
+    let refused = |text| registry().parse(text).unwrap_err().to_string();
+    let unknown = refused("name = \"x\"\n[whole]\n[wach]\n");
     assert!(
         unknown.starts_with("line 3: there is no micro-protocol `wach` (did you mean `watch`?)"),
         "{unknown}"
     );
-    let value = compile(Recipe::parse("[whole]\n[watch]\nlimit = 0\n").unwrap());
+    let value = refused("[whole]\n[watch]\nlimit = 0\n");
     assert_eq!(value, "line 3: `watch.limit = 0`: write a whole number from 1 to 1000");
+    let value = compile(Recipe::new("x").with("whole").with(WatchConfig { limit: 0 }));
+    assert_eq!(value, "`watch.limit = 0`: write a whole number from 1 to 1000");
+    assert!(compile(Recipe::new("x").with("wach")).starts_with("there is no micro-protocol `wach` (did you"));
 }
 
 fn exchange(now: Time, a: &mut Stack, b: &mut Stack) {

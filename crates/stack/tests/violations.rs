@@ -66,7 +66,7 @@ impl MicroProtocol for Chatter {
     }
 }
 
-fn stack(parts: &[&str]) -> Stack {
+fn stack(parts: &[&'static str]) -> Stack {
     let mut registry = Registry::empty();
     registry.register(Registration::new("whole", 1, "a message is a packet", |_, _| Ok(Box::new(Whole))));
     registry.register(Registration::new("chatter", 1, "talks", |_, _| Ok(Box::new(Chatter::default()))));

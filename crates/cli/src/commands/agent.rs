@@ -201,8 +201,8 @@ fn item_callback(job: &Job, reporter: &Reporter) -> Option<ItemCallback> {
 /// The options come from the job; the configuration of this machine is for its own users.
 fn context(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Context, Fault> {
     let &Job { crypto, offload, socket_buffer, .. } = job;
-    let recipe = haulage::Recipe::parse(&job.recipe)
-        .map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
+    let recipe = haulage::registry().parse(&job.recipe);
+    let recipe = recipe.map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
     let settings = Settings { crypto, offload, socket_buffer, recipe };
     let quiet = Context::quiet(settings, job.transfer, cancel);
     Ok(Context { on_item: item_callback(job, reporter), events: reporter.log(send_or_drop), ..quiet })

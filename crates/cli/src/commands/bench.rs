@@ -38,7 +38,7 @@ fn checked(context: &Context, args: &BenchArgs) -> Result<(HaulUrl, BenchLimit),
         return Ok((url, BenchLimit::Bytes(bytes.0)));
     }
     let time = args.time.unwrap_or(DEFAULT_TIME);
-    let law: Option<RateControlConfig> = context.settings.recipe.configuration().ok().flatten();
+    let law: Option<RateControlConfig> = context.settings.recipe.configuration();
     match law {
         Some(law) if law.rate.time_for(PACKET) > time => Err(fault::usage(
             format!("at {} not one packet leaves in {time}", law.rate),

@@ -83,7 +83,7 @@ impl Tally {
     fn of(mut self, connection: &Connection) -> Self {
         let (statistics, recipe) = (connection.statistics(), connection.recipe());
         let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
-        let law = recipe.parts.iter().find(|part| part.name == LAW);
+        let law = recipe.part(LAW);
         self.report.lost =
             statistics.of().map(|law: &RateControlStats| law.lost_by_cause).unwrap_or_default();
         self.with(&recipe.name, law, Some(statistics.rtt), Packets { sent, resent })

@@ -42,7 +42,7 @@ fn has_aes() -> bool {
 const RECIPES: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
                       control laws with their parameters; `haul presets NAME` prints a recipe to start from";
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Settings {
     /// The only cipher permitted, possibly [`Cipher::None`]; without one, all that encrypt are.
     pub crypto: Option<Cipher>,
@@ -78,14 +78,14 @@ impl Settings {
         let (part, parameter) = name_in_recipe(key).split_once('.').unwrap_or_default();
         let registry = haulage::registry();
         let spec = || registry.get(part)?.parameters.iter().find(|spec| spec.name == parameter);
-        let value = self.recipe.get(part, parameter).or_else(|| spec().map(|spec| spec.default));
-        value.unwrap_or_default().to_owned()
+        let value = self.recipe.text(part, parameter).or_else(|| spec().map(|spec| spec.default.to_owned()));
+        value.unwrap_or_default()
     }
 
     /// Sets the parameter `key`, or with a dot one of a micro-protocol, to the value from `origin`.
     fn set(&mut self, origin: &Origin, key: &str, value: &str) -> Result<(), Fault> {
         if key.contains('.') {
-            let set = self.recipe.set(key, value);
+            let set = haulage::registry().set(&mut self.recipe, key, value);
             return set.map_err(|error| fault::usage(format!("{origin}: {error}"), RECIPES));
         }
         let (key, help) = find_parameter(key)
@@ -118,7 +118,8 @@ impl Settings {
             "feedback_interval" => within(value, [Span::from_micros(100), Span::from_secs(1)])?.exact(),
             _ => return Err("it cannot be set".to_owned()),
         };
-        set_parameter(&mut self.recipe, name_in_recipe(key), &in_recipe);
+        // A recipe without the parameter is refused later, with a better message.
+        let _ = set_parameter(&mut self.recipe, name_in_recipe(key), &in_recipe);
         Ok(())
     }
 
@@ -296,13 +297,14 @@ impl Preset {
         let table: Table =
             self.text.parse().map_err(|error| self.problem(&toml_problem(&self.text, &error)))?;
         if table.values().any(Value::is_table) {
-            let recipe = haulage::Recipe::parse(&self.text)
-                .map_err(|e| fault::usage(format!("{origin}: {e}"), RECIPES))?;
+            let recipe = haulage::registry().parse(&self.text);
+            let recipe = recipe.map_err(|e| fault::usage(format!("{origin}: {e}"), RECIPES))?;
             settings.recipe = recipe.clone();
             // Checks the parameters that have short names.
             for (of_part, key) in IN_RECIPE {
-                let value = of_part.split_once('.').and_then(|(part, parameter)| recipe.get(part, parameter));
-                value.map_or(Ok(()), |value| settings.set(&origin, key, value))?;
+                let value =
+                    of_part.split_once('.').and_then(|(part, parameter)| recipe.text(part, parameter));
+                value.map_or(Ok(()), |value| settings.set(&origin, key, &value))?;
             }
         } else {
             for (key, value) in table.iter().filter(|(key, _)| *key != "description") {
@@ -336,7 +338,7 @@ impl Settings {
     /// Like [`Settings::build`], without checking that the stack can be built.
     pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
         let mut collected = preset.settings()?;
-        for Setting { origin, key, value } in settings {
+        for Setting { origin, key, value } in haulage::registry().in_order(settings, |set| &set.key) {
             collected.set(origin, session_key(key), value)?;
         }
         Ok(collected)

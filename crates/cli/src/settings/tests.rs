@@ -29,7 +29,7 @@ fn every_shipped_preset_is_complete_and_has_a_description() {
 fn later_settings_win_and_record_their_origin() {
     let settings = [set("chunk", "1MB"), set("chunk", "2MB"), set("offload", "off")];
     let recipe = build(&settings).unwrap();
-    assert_eq!((stack(&recipe).get("object", "chunk"), recipe.offload), (Some("2MB"), false));
+    assert_eq!((stack(&recipe).text("object", "chunk").as_deref(), recipe.offload), (Some("2MB"), false));
     let rows = recipe.rows(&Preset::default_preset(), &settings);
     let row = |key: &str| rows.iter().find(|row| row.key == key).unwrap().clone();
     assert_eq!(row("set.chunk").origin, "flag --set");
@@ -109,12 +109,13 @@ fn stack(settings: &Settings) -> &haulage::Recipe {
 fn a_recipe_of_micro_protocols_determines_the_session() {
     let preset = Preset::find("fobs").unwrap();
     let recipe = Settings::build(&preset, &[]).unwrap();
-    let interval = stack(&recipe).get("bitmap_ack", "interval");
-    let found = (recipe.controller(), recipe.rate(), interval);
+    let interval = stack(&recipe).text("bitmap_ack", "interval");
+    let found = (recipe.controller(), recipe.rate(), interval.as_deref());
     assert_eq!(found, ("fixed", Some(Rate::from_mbps(900)), Some("10ms")));
     assert!(stack(&recipe).same_stack(stack(&Settings::build(&preset, &[]).unwrap())));
     let base = build(&[]).unwrap();
-    assert_eq!((&*stack(&base).name, stack(&base).get("retransmit", "window")), ("default", Some("400000")));
+    let window = stack(&base).text("retransmit", "window");
+    assert_eq!((&*stack(&base).name, window.as_deref()), ("default", Some("400000")));
 }
 
 #[test]
@@ -122,13 +123,13 @@ fn both_names_of_a_parameter_mean_the_same() {
     for key in ["rate", "rate_control.rate"] {
         let recipe = Settings::build(&Preset::find("rbudp").unwrap(), &[set(key, "150Mbit")]).unwrap();
         assert_eq!(recipe.rate(), Some(Rate::from_mbps(150)), "{key}");
-        assert_eq!(stack(&recipe).get("rate_control", "rate"), Some("150Mbit"), "{key}");
+        assert_eq!(stack(&recipe).text("rate_control", "rate").as_deref(), Some("150Mbit"), "{key}");
         assert_eq!(build(&[set(key, "150Mbit")]).unwrap().rate(), Some(Rate::from_mbps(150)), "{key}");
     }
     let preset = Preset::find("rbudp").unwrap();
     let recipe = Settings::build(&preset, &[set("chunk", "1MB"), set("retransmit.window", "5000")]).unwrap();
-    assert_eq!(stack(&recipe).get("object", "chunk"), Some("1MB"));
-    assert_eq!(stack(&recipe).get("retransmit", "window"), Some("5000"));
+    assert_eq!(stack(&recipe).text("object", "chunk").as_deref(), Some("1MB"));
+    assert_eq!(stack(&recipe).text("retransmit", "window").as_deref(), Some("5000"));
 }
 
 #[test]
@@ -154,8 +155,8 @@ fn recipes_that_cannot_carry_files_are_refused_with_the_reason() {
 #[test]
 fn parameters_of_micro_protocols_and_of_laws_can_be_set_on_any_preset() {
     let recipe = build(&[set("retransmit.window", "5000"), set("rate_control.cause_aware", "true")]).unwrap();
-    assert_eq!(stack(&recipe).get("retransmit", "window"), Some("5000"));
-    assert_eq!(stack(&recipe).get("rate_control", "controller"), Some("bbr"));
+    assert_eq!(stack(&recipe).text("retransmit", "window").as_deref(), Some("5000"));
+    assert_eq!(stack(&recipe).text("rate_control", "controller").as_deref(), Some("bbr"));
     for (key, value, word) in [
         ("rate_control.no_such", "1", "has no parameter `no_such`"),
         ("rate_control.cause_aware", "perhaps", "true or false"),
@@ -171,10 +172,10 @@ fn parameters_of_micro_protocols_and_of_laws_can_be_set_on_any_preset() {
 fn another_law_drops_the_parameters_of_the_presets_law() {
     let build = |settings: &[Setting]| Settings::build(&Preset::find("proactive").unwrap(), settings);
     let recipe = build(&[set("rate_control.low_window", "50"), set("controller", "highspeed")]).unwrap();
-    assert_eq!(stack(&recipe).get("rate_control", "predictor"), None);
-    assert_eq!(stack(&recipe).get("rate_control", "low_window"), Some("50"));
+    assert_eq!(stack(&recipe).text("rate_control", "predictor"), None);
+    assert_eq!(stack(&recipe).text("rate_control", "low_window").as_deref(), Some("50"));
     let recipe = build(&[set("controller", "proactive")]).unwrap();
-    assert_eq!(stack(&recipe).get("rate_control", "predictor"), Some("read_delay"));
+    assert_eq!(stack(&recipe).text("rate_control", "predictor").as_deref(), Some("read_delay"));
     let failure =
         build(&[set("controller", "highspeed"), set("rate_control.predictor", "gaps")]).unwrap_err();
     assert!(failure.message.contains("has no parameter `predictor`"), "{failure}");
@@ -188,8 +189,11 @@ fn a_file_may_name_micro_protocols() {
     std::fs::write(&path, Preset::find("rbudp").unwrap().text).unwrap();
     let recipe = Settings::build(&find(), &[]).unwrap();
     assert_eq!(stack(&recipe).name, "mine");
+    std::fs::write(&path, "[object]\nchunk = '7B'\n").unwrap();
+    assert!(Settings::build(&find(), &[]).unwrap_err().message.contains("mine.toml: chunk = \"7B\""));
     std::fs::write(&path, "[object]\nchunk = '7'\n").unwrap();
-    assert!(Settings::build(&find(), &[]).unwrap_err().message.contains("mine.toml: chunk = \"7\""));
+    let failure = Settings::build(&find(), &[]).unwrap_err();
+    assert!(failure.message.contains("mine.toml: line 2: `object.chunk = 7`: "), "{failure}");
     std::fs::write(&path, "[object]\n[seal]\n").unwrap();
     assert!(Settings::build(&find(), &[]).unwrap_err().message.contains("needs liveness"));
     std::fs::write(&path, "[object\n").unwrap();
@@ -224,13 +228,11 @@ proptest! {
 fn settings_reach_the_peer_unchanged() {
     let settings = [set("rate", "5Mbit"), set("feedback_interval", "3ms"), set("socket_buffer", "1MiB")];
     let received = build(&settings).unwrap().to_wire(BenchLimit::Bytes(7));
-    let recipe = haulage::Recipe::parse(&received.recipe.unwrap().text).unwrap();
-    let law = |parameter| recipe.get("rate_control", parameter);
-    assert_eq!((law("rate"), law("controller")), (Some("5Mbit"), Some("bbr")));
-    assert_eq!(
-        (recipe.get("bitmap_ack", "interval"), recipe.get("object", "chunk")),
-        (Some("3ms"), Some("100MB"))
-    );
+    let recipe = haulage::registry().parse(&received.recipe.unwrap().text).unwrap();
+    let law = |parameter| recipe.text("rate_control", parameter);
+    assert_eq!((law("rate").as_deref(), law("controller").as_deref()), (Some("5Mbit"), Some("bbr")));
+    assert_eq!(recipe.text("bitmap_ack", "interval").as_deref(), Some("3ms"));
+    assert_eq!(recipe.text("object", "chunk").as_deref(), Some("100MB"));
     assert_eq!((received.offload, received.socket_buffer), (true, Some(1 << 20)));
     assert_eq!(received.bench_limit, BenchLimit::Bytes(7));
 }
@@ -239,13 +241,14 @@ fn settings_reach_the_peer_unchanged() {
 fn the_transport_settings_of_a_preset_are_offered() {
     let ours = Settings::build(&Preset::find("rbudp").unwrap(), &[]).unwrap();
     let received = ours.to_wire(BenchLimit::Unlimited);
-    let offered = haulage::Recipe::parse(&received.recipe.unwrap().text).unwrap();
-    let law = |parameter| offered.get("rate_control", parameter);
-    assert_eq!((&*offered.name, law("controller"), law("rate")), ("rbudp", Some("fixed"), Some("900Mbit")));
+    let offered = haulage::registry().parse(&received.recipe.unwrap().text).unwrap();
+    let law = |parameter| offered.text("rate_control", parameter);
+    assert_eq!((&*offered.name, law("controller").as_deref()), ("rbudp", Some("fixed")));
+    assert_eq!(law("rate").as_deref(), Some("900Mbit"));
     let ours = build(&[set("chunk", "1MB")]).unwrap();
     let received = ours.to_wire(BenchLimit::Unlimited);
-    let offered = haulage::Recipe::parse(&received.recipe.unwrap().text).unwrap();
-    assert_eq!((&*offered.name, offered.get("object", "chunk")), ("default", Some("1MB")));
+    let offered = haulage::registry().parse(&received.recipe.unwrap().text).unwrap();
+    assert_eq!((&*offered.name, offered.text("object", "chunk").as_deref()), ("default", Some("1MB")));
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl Context {
             let message = "--diagnosis-model applies to the sending side, and this side receives";
             return Err(fault::usage(message, "give it to `haul` on the machine that sends"));
         }
-        let law = self.settings.recipe.configuration().map_err(fault::of)?;
+        let law = self.settings.recipe.configuration();
         if let Some(RateControlConfig { diagnosis: Evidence::All | Evidence::Signature, .. }) = law {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
-use haul_proto::{ControllerError, Part};
+use haul_proto::{ControllerError, LawChange, Part};
 use haulage::{LawRequestError, LawRequests};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ pub(crate) trait Controlled {
     fn law(&self) -> Option<Part>;
 
     /// Changes it. After an error it is unchanged.
-    fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault>;
+    fn change(&mut self, change: &LawChange) -> Result<(), Fault>;
 
     /// Returns the counters, as in a trace.
     fn data(&self) -> Option<Value> {
@@ -59,8 +59,8 @@ impl Controlled for LawRequests {
         self.law().cloned()
     }
 
-    fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
-        self.request(changes).map_err(|error| match error {
+    fn change(&mut self, change: &LawChange) -> Result<(), Fault> {
+        self.request(change).map_err(|error| match error {
             LawRequestError::Law(error) => unknown(error),
             LawRequestError::TooLong => fault::usage(error.to_string(), "change fewer parameters at a time"),
             error => fault::usage(error.to_string(), "try again"),
@@ -145,14 +145,14 @@ impl ControlSocket {
         moved: u64,
     ) -> Result<Value, Fault> {
         if !changes.is_empty() {
-            if controlled.law().is_none() {
+            let Some(law) = controlled.law() else {
                 let hint = "give --controller or another preset next time";
                 return Err(fault::usage("its recipe has no rate_control", hint));
-            }
-            controlled.change(changes)?;
+            };
+            controlled.change(&LawChange::parse(&law, changes).map_err(unknown)?)?;
             tracing::info!(?changes, "the control law was changed");
         }
-        let law = controlled.law().map(|part| part.parameters.into_iter().collect::<Value>());
+        let law = controlled.law().map(|part| part.texts().into_iter().collect::<Value>());
         Ok(json!({ "side": self.side, "rate_control": law, "bytes": moved, "data": controlled.data() }))
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn receive(
 
 /// Returns the recipe's chunk size if files are read and written by chunks.
 fn disk_chunk(recipe: &Recipe) -> Option<Bytes> {
-    let ObjectConfig { chunk, disk, .. } = recipe.configuration().ok()??;
+    let ObjectConfig { chunk, disk, .. } = recipe.configuration()?;
     (disk == DiskAccess::Chunk).then_some(chunk)
 }
 

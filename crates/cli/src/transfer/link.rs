@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use haul_base::{Rate, Span};
 use haul_engine::{Control, Counters, EngineError, Session, Transfer};
 use haul_mover::ControlLink;
-use haul_proto::{ChosenLaw, ControllerError, Part, SenderStats};
+use haul_proto::config::RateControlConfig;
+use haul_proto::{ChosenLaw, ControllerError, LawChange, Part, SenderStats};
 use haul_wire::control::{ControlMessage, Counted, CountedSending, Fault, FaultCode, Host};
 use parking_lot::Mutex;
 
@@ -228,14 +229,12 @@ pub(crate) struct LawLimits {
 }
 
 impl LawLimits {
-    /// Returns the parameters in which `asked` exceeds the limits, with permitted values.
-    pub(crate) fn excess(&self, asked: &ChosenLaw) -> Vec<(String, String)> {
-        let rate = self.rate.filter(|&limit| asked.rate() > limit).map(|limit| ("rate", limit.exact()));
-        let other = self.controller.filter(|&fixed| asked.controller() != fixed);
-        let controller = other.map(|fixed| ("controller", fixed.to_owned()));
-        let rules = self.controller.filter(|_| !asked.rules().is_empty()).map(|_| ("switch", String::new()));
-        let excess = [rate, controller, rules].into_iter().flatten();
-        excess.map(|(name, value)| (name.to_owned(), value)).collect()
+    pub(crate) fn apply(&self, law: &mut RateControlConfig) {
+        law.rate = self.rate.map_or(law.rate, |limit| law.rate.min(limit));
+        if let Some(fixed) = self.controller {
+            fixed.clone_into(&mut law.controller);
+            law.switch.clear();
+        }
     }
 }
 
@@ -251,7 +250,8 @@ impl AskedLaw {
     /// Returns the law from now on; `None` if there is none within the limits, so that the running one stays.
     /// Fails if the law is invalid, which the client should have noticed itself.
     fn change(&mut self, changes: &[(String, String)]) -> Result<Option<ChosenLaw>, ControllerError> {
-        let chosen = ChosenLaw::change(&mut self.asked, changes)?;
+        let change = LawChange::parse(&self.asked, changes)?;
+        let chosen = ChosenLaw::change(&mut self.asked, &change)?;
         self.is_changed = true;
         Ok(self.limited(chosen))
     }
@@ -263,8 +263,7 @@ impl AskedLaw {
     }
 
     fn limited(&self, chosen: ChosenLaw) -> Option<ChosenLaw> {
-        let excess = self.limits.excess(&chosen);
-        let limited = chosen.within(&self.asked, &excess);
+        let limited = chosen.within(&self.asked, |law| self.limits.apply(law));
         limited.inspect_err(|error| tracing::debug!(%error, "no law within the server's limits")).ok()
     }
 }
@@ -330,7 +329,7 @@ mod tests {
                 Listener::bind(ListenOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
             let url = listener.url("127.0.0.1", b"");
             let mut settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
-            settings.recipe.set("rate_control.rate", "1Mbit").unwrap();
+            haulage::registry().set(&mut settings.recipe, "rate_control.rate", "1Mbit").unwrap();
             let settings = settings.to_wire(BenchLimit::Unlimited);
             let options = ConnectOptions::new(Request::BenchReceive, settings);
             let client = thread::spawn(move || connect(&url, options).unwrap());
@@ -439,7 +438,7 @@ mod law_tests {
 
     #[test]
     fn a_law_fixed_by_the_owner_has_no_switch_rules() {
-        let agreed = Part { name: "rate_control".to_owned(), parameters: Vec::new() };
+        let agreed = Part::from("rate_control");
         let rules = [("switch".to_owned(), "after 1s -> cubic".to_owned())];
         for (controller, kept) in [(Some("bbr"), ""), (None, "after 1s -> cubic")] {
             let limits = LawLimits { rate: None, controller };

@@ -80,8 +80,7 @@ impl Policy {
     /// Rejects rules of a client's recipe that switch a controller set by the owner.
     fn check_rules(&self, recipe: &haulage::Recipe) -> Result<(), Fault> {
         let Some(fixed) = self.law_limits().controller else { return Ok(()) };
-        // An invalid recipe is refused later.
-        let law: Option<RateControlConfig> = recipe.configuration().ok().flatten();
+        let law: Option<RateControlConfig> = recipe.configuration();
         if law.is_none_or(|law| law.switch.trim().is_empty()) {
             return Ok(());
         }
@@ -163,16 +162,18 @@ mod tests {
     /// What a client is answered that asks for this recipe.
     fn settled(policy: &Policy, recipe: &haulage::Recipe) -> (WireSettings, haulage::Recipe) {
         let settled = policy.settle(wire_settings(recipe), recipe);
-        let recipe = haulage::Recipe::parse(&settled.recipe.as_ref().unwrap().text).unwrap();
+        let recipe = haulage::registry().parse(&settled.recipe.as_ref().unwrap().text).unwrap();
         (settled, recipe)
     }
 
     #[test]
     fn the_lower_ceiling_applies() {
-        let policy = policy(&["rate"], |s| s.recipe.set("rate_control.rate", "100bit").unwrap());
+        let policy = policy(&["rate"], |s| {
+            haulage::registry().set(&mut s.recipe, "rate_control.rate", "100bit").unwrap();
+        });
         for (rate, agreed) in [("unlimited", 100), ("50bit", 50), ("500bit", 100)] {
             let mut recipe = recipe();
-            recipe.set("rate_control.rate", rate).unwrap();
+            haulage::registry().set(&mut recipe, "rate_control.rate", rate).unwrap();
             assert_eq!(ceiling(&settled(&policy, &recipe).1), Some(Rate::from_bps(agreed)), "{rate}");
         }
     }
@@ -180,13 +181,13 @@ mod tests {
     #[test]
     fn only_explicit_server_settings_override_the_client() {
         let change = |s: &mut Settings| {
-            s.recipe.set("object.chunk", "1MB").unwrap();
+            haulage::registry().set(&mut s.recipe, "object.chunk", "1MB").unwrap();
             (s.offload, s.socket_buffer) = (false, Bytes(70_000));
         };
         let recipe = recipe();
         assert_eq!(policy(&[], change).settle(wire_settings(&recipe), &recipe), wire_settings(&recipe));
         let (settings, agreed) = settled(&policy(&["chunk", "offload"], change), &recipe);
-        assert_eq!((agreed.get("object", "chunk"), settings.offload), (Some("1MB"), false));
+        assert_eq!((agreed.text("object", "chunk").as_deref(), settings.offload), (Some("1MB"), false));
         let (settings, agreed) = settled(&policy(&["socket_buffer"], change), &recipe);
         assert_eq!((settings.socket_buffer, agreed.same_stack(&recipe)), (Some(70_000), true));
     }

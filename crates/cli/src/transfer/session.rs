@@ -180,7 +180,7 @@ pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Negotiated, 
     session.check_path(CHECK).map_err(fault::of)?;
     let recipe = session.recipe();
     let rate = haul_engine::ceiling(recipe).map_or_else(|| "unlimited".to_owned(), |rate| rate.to_string());
-    let ObjectConfig { chunk, .. } = recipe.configuration().map_err(fault::of)?.unwrap_or_default();
+    let ObjectConfig { chunk, .. } = recipe.configuration().unwrap_or_default();
     let rows = [
         ("server", format!("{} at {}", session.server(), session.peer())),
         ("cipher", session.cipher().to_string()),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Cause, CauseCounts, Span};
 use haul_engine::{Counters, EngineError, Role, Transfer, Waker};
-use haul_proto::{ChosenLaw, Limit, LimitEvidence, Part, limit_of_sender};
+use haul_proto::{ChosenLaw, LawChange, Limit, LimitEvidence, Part, limit_of_sender};
 use haulage::LawRequests;
 use serde_json::{Value, json};
 
@@ -50,13 +50,13 @@ impl Controlled for Watch<'_> {
         }
     }
 
-    fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
+    fn change(&mut self, change: &LawChange) -> Result<(), Fault> {
         match &mut self.law {
             Law::Ours(Some(law)) => {
-                self.transfer.switch_law(ChosenLaw::change(law, changes).map_err(unknown)?);
+                self.transfer.switch_law(ChosenLaw::change(law, change).map_err(unknown)?);
             }
             Law::Ours(None) => {}
-            Law::Theirs(requests) => requests.change(changes)?,
+            Law::Theirs(requests) => requests.change(change)?,
         }
         Ok(())
     }
@@ -158,8 +158,8 @@ impl<'a> Watch<'a> {
         let (data_cpu, mut counters) = (transfer.cpu(), transfer.counters());
         let mut asked = Vec::new();
         if let (Law::Theirs(requests), Some(agreed)) = (law, &sides.agreed) {
-            let law = requests.law().into_iter().flat_map(|law| &law.parameters);
-            asked.extend(law.filter(|set| !agreed.parameters.contains(set)).cloned());
+            let (law, agreed) = (requests.law().map(Part::texts), agreed.texts());
+            asked.extend(law.into_iter().flatten().filter(|set| !agreed.contains(set)));
         }
         // Only the threads of a job that does not end could hold another reference.
         if let Some(mut transfer) = Arc::into_inner(transfer) {

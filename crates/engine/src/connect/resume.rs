@@ -74,7 +74,7 @@ impl ResumptionFile {
         if !options.ciphers.contains(&saved.cipher) {
             return Err(ResumptionError::Cipher(saved.cipher).into());
         }
-        let recipe = saved.recipe()?;
+        let recipe = saved.recipe(&options.registry)?;
         let mut channel = endpoint.begin(saved, &recipe, options, ends)?;
         channel.keep_resumption();
         Ok(channel)
@@ -91,7 +91,8 @@ impl ResumptionFile {
     ) -> Option<Channel> {
         // The server accepts every resumed connection, so only resume one that will be used.
         let known = self.peek().ok()?;
-        let is_same = known.fingerprint == url.fingerprint && known.recipe().ok()?.same_stack(recipe);
+        let is_same =
+            known.fingerprint == url.fingerprint && known.recipe(&options.registry).ok()?.same_stack(recipe);
         if !is_same || url.is_expired(unix_now()) || !resolve(url).await.ok()?.contains(&known.server) {
             return None;
         }

@@ -90,7 +90,7 @@ fn both_ends_run_the_recipe_that_was_negotiated() {
     ];
     for (name, over, has_rounds) in runs {
         let mut recipe = shipped(name);
-        recipe.set("bitmap_ack.over", over).unwrap();
+        haul_proto::micro::registry().set(&mut recipe, "bitmap_ack.over", over).unwrap();
         let listener = listener("127.0.0.1");
         let relay = Relay::start(listener.local_addr());
         let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };

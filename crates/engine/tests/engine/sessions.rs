@@ -159,7 +159,7 @@ fn the_server_can_change_the_settings() {
         let client = scope.spawn(|| check(&url).unwrap());
         let incoming = listener.accept(TIMEOUT).unwrap();
         let mut recipe = incoming.recipe().clone();
-        recipe.set("rate_control.rate", "1Mbit").unwrap();
+        haul_proto::micro::registry().set(&mut recipe, "rate_control.rate", "1Mbit").unwrap();
         let settings = Settings { recipe: Some(offer(&recipe)), ..incoming.settings().clone() };
         let server = incoming.accept_with(settings).unwrap();
         let client = client.join().unwrap();

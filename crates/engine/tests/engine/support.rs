@@ -31,10 +31,10 @@ pub(crate) fn settings_of(recipe: &Recipe, rate: Option<Rate>) -> Settings {
     for (parameter, value) in
         [("object.chunk", "1MiB"), ("bitmap_ack.interval", "10ms"), ("rate_control.controller", "fixed")]
     {
-        let _ = recipe.set(parameter, value);
+        let _ = haul_proto::micro::registry().set(&mut recipe, parameter, value);
     }
     let rate = rate.map_or_else(|| "unlimited".to_owned(), Rate::exact);
-    let _ = recipe.set("rate_control.rate", &rate);
+    let _ = haul_proto::micro::registry().set(&mut recipe, "rate_control.rate", &rate);
     Settings { recipe: Some(offer(&recipe)), ..Settings::default() }
 }
 

@@ -1,7 +1,7 @@
 //! Requests from a stream's reader to its writer for another control law.
 
 use haul_engine::{Control, EngineError as Error};
-use haul_proto::{ChosenLaw, ControllerError};
+use haul_proto::{ChosenLaw, ControllerError, LawChange};
 use haul_stack::Part;
 use haul_wire::control::ControlMessage;
 
@@ -45,18 +45,16 @@ impl LawRequests {
         self.law.as_ref()
     }
 
-    /// Requests changes of the writer's `rate_control`, such as `("rate", "50Mbit")` or `("controller",
-    /// "reno")`. The writer may or may not apply them (see
+    /// Requests a change of the writer's `rate_control`, which may or may not apply it (see
     /// [`ByteWriter::take_law_request`](crate::ByteWriter::take_law_request)). Does not block.
     ///
     /// # Errors
     /// If there is no such law or parameter, or sending the request fails; [`LawRequests::law`] is unchanged.
-    pub fn request(&mut self, changes: &[(impl AsRef<str>, impl AsRef<str>)]) -> Result<(), LawRequestError> {
+    pub fn request(&mut self, change: &LawChange) -> Result<(), LawRequestError> {
         let Some(law) = &mut self.law else { return Ok(()) };
-        let changes = owned(changes);
         let mut changed = law.clone();
-        ChosenLaw::change(&mut changed, &changes)?;
-        let message = ControlMessage::LawChange(changes);
+        ChosenLaw::change(&mut changed, change)?;
+        let message = ControlMessage::LawChange(change.texts());
         message.validate().map_err(|_| LawRequestError::TooLong)?;
         let ended = |error: Error| LawRequestError::Ended(error.into());
         if !self.control.send_if_room(&message).map_err(ended)? {
@@ -65,9 +63,4 @@ impl LawRequests {
         *law = changed;
         Ok(())
     }
-}
-
-/// Owned names and values, as in control messages.
-pub(super) fn owned(changes: &[(impl AsRef<str>, impl AsRef<str>)]) -> Vec<(String, String)> {
-    changes.iter().map(|(name, value)| (name.as_ref().to_owned(), value.as_ref().to_owned())).collect()
 }

@@ -77,7 +77,9 @@ pub(super) fn recipe(name: &str, changes: &[(&str, String)]) -> Result<Recipe, P
     let preset = presets::preset(name).ok_or_else(|| Problem::usage(format!("no preset `{name}`"), ""))?;
     let mut recipe = preset.map_err(|e| Problem::failed(e.to_string(), ""))?;
     for (key, value) in changes {
-        recipe.set(key, value).map_err(|e| Problem::failed(e.to_string(), ""))?;
+        haul_proto::micro::registry()
+            .set(&mut recipe, key, value)
+            .map_err(|e| Problem::failed(e.to_string(), ""))?;
     }
     Ok(recipe)
 }

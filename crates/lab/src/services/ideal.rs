@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn the_policy_matches_the_recipe() {
         let recipe = preset("msg").unwrap().unwrap();
-        let PositiveAckConfig { granularity, linear } = recipe.configuration().unwrap().unwrap();
+        let PositiveAckConfig { granularity, linear } = recipe.configuration().unwrap();
         assert_eq!((granularity.as_secs_f64() * 1e3, i32::from(linear)), (GRANULARITY_MS, LINEAR));
     }
 }

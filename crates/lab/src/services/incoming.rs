@@ -77,7 +77,7 @@ mod tests {
 
     fn viz(rate: &str) -> Recipe {
         let mut recipe = presets::preset("viz").unwrap().unwrap();
-        recipe.set("fixed_rate.rate", rate).unwrap();
+        micro::registry().set(&mut recipe, "fixed_rate.rate", rate).unwrap();
         recipe
     }
 

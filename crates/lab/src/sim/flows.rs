@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use haul_base::{Probability, Rate, Span, Time};
 use haul_proto::config::{BitmapAckConfig, Over};
 use haul_proto::{
-    ChosenLaw, ControllerError, DiagnosedWindow, Receiver, ReceiverConfig, ReceiverEvent, Sender,
+    ChosenLaw, ControllerError, DiagnosedWindow, LawChange, Receiver, ReceiverConfig, ReceiverEvent, Sender,
     SenderConfig, SenderEvent, SenderStats,
 };
 use haul_sim::tcp::{
@@ -22,7 +22,7 @@ use super::discriminate::Watched;
 use super::ends::{Application, Bin, ClockedNode, Source, UNWRITTEN, link, node};
 use super::locate::Fault;
 use super::scenario::{SessionEnd, SessionEntry, TcpEntry, TcpLaw, TrafficEntry, Way};
-use super::site::{PORT, Site, directions_of, recipe_of};
+use super::site::{PORT, Site, directions_of, recipe_of, set_of};
 
 /// A transfer in a world.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Session {
     ) -> Self {
         let mut session = Self {
             name: entry.name.clone(),
-            controller: recipe.get("rate_control", "controller").unwrap_or_default().to_owned(),
+            controller: recipe.text("rate_control", "controller").unwrap_or_default(),
             start: Time::ZERO + entry.start.0,
             ceiling: entry.rate.map(|rate| rate.0),
             data,
@@ -170,19 +170,15 @@ const DATAGRAMS: std::ops::RangeInclusive<u16> = 576..=65_507;
 
 /// Returns the recipe of a session, with its entry's law and report interval.
 fn recipe(entry: &SessionEntry, index: usize) -> Result<Recipe, Fault> {
-    let mut recipe = recipe_of(&entry.recipe, &entry.set, ("session", index))?;
-    let session_fields = [
+    let own = [
         ("controller", "rate_control.controller", entry.controller.clone()),
         ("rate", "rate_control.rate", entry.rate.map(|rate| rate.0.exact())),
         ("chunk", "object.chunk", entry.chunk.map(|chunk| chunk.0.exact())),
         ("feedback", "bitmap_ack.interval", entry.feedback.map(|span| span.0.exact())),
     ];
-    for (field, key, value) in session_fields {
-        let Some(value) = value else { continue };
-        let set = recipe.set(key, &value);
-        set.map_err(|error| Fault::of("session", index, field, error.to_string()))?;
-    }
-    let law = recipe.parts.iter().find(|part| part.name == "rate_control");
+    let own = own.into_iter().filter_map(|(field, key, value)| Some((field, key, value?)));
+    let recipe = recipe_of(&entry.recipe, set_of(&entry.set).chain(own), ("session", index))?;
+    let law = recipe.part("rate_control");
     law.map_or(Ok(()), |law| check_law(law, index))?;
     Ok(recipe)
 }
@@ -207,11 +203,13 @@ fn add_switches(
     index: usize,
     entry: &SessionEntry,
 ) -> Result<(), Fault> {
-    let mut part = recipe.parts.iter().find(|part| part.name == "rate_control").cloned().unwrap_or_default();
+    let mut part = recipe.part("rate_control").cloned().unwrap_or("rate_control".into());
     for switch in &entry.switch {
         let controller = switch.controller.clone().map(|name| ("controller".to_owned(), name));
         let rate = switch.rate.map(|rate| ("rate".to_owned(), rate.0.exact()));
-        let law = ChosenLaw::change(&mut part, &controller.into_iter().chain(rate).collect::<Vec<_>>())
+        let change = LawChange::parse(&part, &controller.into_iter().chain(rate).collect::<Vec<_>>());
+        let law = change
+            .and_then(|change| ChosenLaw::change(&mut part, &change))
             .map_err(|error| Fault::of("session", index, "switch", error.to_string()))?;
         world.at(Time::ZERO + entry.start.0 + switch.at.0, move |world| {
             let now = world.now();
@@ -422,7 +420,7 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     site.place(sender, entry.sender_host.as_ref(), ("session", index, "sender_host"))?;
     let wrong = |error: WorldError| session_fault(index, "path", error.to_string());
     let flows = connect_ends(site.world, entry, (sender, receiver), &paths).map_err(wrong)?;
-    if let Ok(Some(BitmapAckConfig { over: Over::Control, .. })) = recipe.configuration() {
+    if let Some(BitmapAckConfig { over: Over::Control, .. }) = recipe.configuration() {
         // TCP without loss.
         let spec = ChannelSpec { delay: rtt / 2, loss: Probability::default(), recovery: rtt };
         site.world.open_channel(sender, receiver, spec).map_err(wrong)?;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::ends::{ClockedNode, keys, node};
 use super::locate::Fault;
 use super::scenario::ServiceEntry;
-use super::site::{PORT, Site, directions_of, recipe_of};
+use super::site::{PORT, Site, directions_of, recipe_of, set_of};
 
 /// Bytes that a sender keeps queued when it sends as fast as the stack permits.
 const AHEAD: usize = 128 << 10;
@@ -228,7 +228,7 @@ pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntr
             "needs messages of at least 8 bytes, at least one of them, and no zero `every`".into(),
         ));
     }
-    let recipe = recipe_of(&entry.recipe, &entry.set, ("service", index))?;
+    let recipe = recipe_of(&entry.recipe, set_of(&entry.set), ("service", index))?;
     let tag = keys(damages).0.tag_len();
     let compiled = Arc::new(micro::registry())
         .compile(&recipe, tag)

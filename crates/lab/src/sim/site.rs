@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use haul_base::{PathId, Span};
-use haul_proto::presets;
+use haul_proto::{micro, presets};
 use haul_sim::{HostId, LinkId, NodeId, World};
 use haul_stack::Recipe;
 
@@ -73,20 +73,27 @@ impl Site<'_> {
     }
 }
 
-/// Returns the preset recipe with this name and overridden parameters, for an entry of a list.
-pub(super) fn recipe_of(
+/// Returns settings of recipes from the field `set`, with the field's name.
+pub(super) fn set_of(set: &BTreeMap<String, String>) -> impl Iterator<Item = (&'static str, &str, String)> {
+    set.iter().map(|(key, value)| ("set", key.as_str(), value.clone()))
+}
+
+/// Returns the preset recipe with this name and overridden parameters, each from a field of the entry of a
+/// list.
+pub(super) fn recipe_of<'s>(
     name: &str,
-    set: &BTreeMap<String, String>,
+    settings: impl Iterator<Item = (&'static str, &'s str, String)>,
     (list, index): (&str, usize),
 ) -> Result<Recipe, Fault> {
-    let fault = |key: &str, message: String| Fault::of(list, index, key, message);
+    let fault = |field: &str, message: String| Fault::of(list, index, field, message);
     let preset = presets::preset(name).ok_or_else(|| {
         let list_of = known(presets::PRESETS.iter().map(|preset| preset.0));
         fault("recipe", format!("there is no recipe `{name}`; there are: {list_of}"))
     })?;
     let mut recipe = preset.map_err(|error| fault("recipe", error.to_string()))?;
-    for (key, value) in set {
-        recipe.set(key, value).map_err(|error| fault("set", error.to_string()))?;
+    let registry = micro::registry();
+    for (field, key, value) in registry.in_order(settings, |(_, key, _)| key) {
+        registry.set(&mut recipe, key, &value).map_err(|error| fault(field, error.to_string()))?;
     }
     Ok(recipe)
 }

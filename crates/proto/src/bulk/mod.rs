@@ -7,7 +7,7 @@ mod sender;
 
 use std::sync::Arc;
 
-use haul_stack::{ParameterType as _, Recipe, RecipeError, Registry, Setup, Stack, StackEvent};
+use haul_stack::{Recipe, RecipeError, Registry, Setup, Stack, StackEvent};
 
 use crate::micro::config::{Keep, RetransmitConfig};
 use crate::{micro, presets};
@@ -28,12 +28,11 @@ pub fn check_object_recipe(recipe: &Recipe, tag_len: usize) -> Result<(), Recipe
         let (protocol, alternatives) = ("a session that moves files or memory".to_owned(), part.to_owned());
         return Err(RecipeError::Missing { protocol, alternatives });
     }
-    if let Some(RetransmitConfig { keep: Keep::Copies, .. }) = recipe.configuration()? {
+    if let Some(RetransmitConfig { keep: Keep::Copies, .. }) = recipe.configuration() {
         return Err(RecipeError::Value {
-            place: String::new(),
             protocol: "retransmit".to_owned(),
             parameter: "keep".to_owned(),
-            value: Keep::Copies.text(),
+            value: "copies".to_owned(),
             allowed: "lost parts of an object are read again; write keep = \"object\"".to_owned(),
         });
     }

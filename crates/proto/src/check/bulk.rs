@@ -176,7 +176,7 @@ fn sender_over_control() -> Sender {
         ("rate_control.controller", "stop_and_go"),
         ("rate_control.guess_at", "receiver"),
     ] {
-        recipe.set(key, value).expect("the key is well-formed");
+        crate::micro::registry().set(&mut recipe, key, value).expect("the key is well-formed");
     }
     let config = SenderConfig { initial_rtt: Span::from_millis(10), ..SenderConfig::default() };
     let source = Box::new(Source { released: 0 });

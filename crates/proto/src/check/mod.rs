@@ -8,8 +8,6 @@ mod reconfigure;
 
 use std::sync::Arc;
 
-use haul_stack::Recipe;
-
 use crate::micro;
 pub use bulk::{bulk_receiver, bulk_sender};
 pub use control_channel::control_sequence;
@@ -22,8 +20,8 @@ pub use reconfigure::reconfigure;
 /// If a rule is violated.
 pub fn recipe(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let Ok(recipe) = Recipe::parse(text) else { return false };
-    let again = Recipe::parse(&recipe.to_toml()).expect("what was written can be read");
+    let Ok(recipe) = micro::registry().parse(text) else { return false };
+    let again = micro::registry().parse(&recipe.to_toml()).expect("what was written can be read");
     assert!(again.same_stack(&recipe), "the recipe changed: {recipe:?}, {again:?}");
     let compiles = |recipe| Arc::new(micro::registry()).compile(recipe, 0).is_ok();
     let compiled = compiles(&recipe);

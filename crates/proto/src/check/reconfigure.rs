@@ -34,7 +34,7 @@ fn recipe_at(which: u8) -> Option<Recipe> {
     ] {
         let part = key.split('.').next().unwrap_or_default();
         if which & bit != 0 && recipe.has(part) {
-            recipe.set(key, value).ok()?;
+            micro::registry().set(&mut recipe, key, value).ok()?;
         }
     }
     Some(recipe)

@@ -26,31 +26,40 @@ pub fn offer(recipe: &Recipe) -> RecipeOffer {
 pub const CHOSEN_BY_SERVER: [&str; 4] =
     ["object.chunk", "bitmap_ack.interval", CONTROLLER, "rate_control.rate"];
 
-/// Copies the values of these parameters from `other` to a recipe; names are as for [`Recipe::set`].
+/// Copies the values of these parameters from `other` to a recipe; names are as `rate_control.rate`.
+/// If the control law changes, the parameters of the old one are removed.
 pub fn take_parameters(recipe: &mut Recipe, names: &[&str], other: &Recipe) {
+    let controller = |recipe: &Recipe| recipe.configuration().map(|law: RateControlConfig| law.controller);
     for &name in names {
-        let value = name.split_once('.').and_then(|(part, parameter)| other.get(part, parameter));
-        if let Some(value) = value {
-            set_parameter(recipe, name, value);
+        let (part, parameter) = name.split_once('.').unwrap_or_default();
+        let mut given = other.part(part).into_iter().flat_map(|part| &part.parameters);
+        let Some((parameter, value)) = given.find(|(known, _)| *known == parameter) else { continue };
+        let before = controller(recipe).filter(|_| name == CONTROLLER);
+        let dropped = before.filter(|law| Some(law) != controller(other).as_ref());
+        for spec in dropped.and_then(|name| law(&name).ok()).iter().flat_map(|law| law.parameters) {
+            recipe.unset("rate_control", spec.name);
+        }
+        // If the micro-protocol is missing, the later check has a better error message.
+        if let Some(part) = recipe.part_mut(part) {
+            part.put(parameter, value.clone());
         }
     }
 }
 
-/// Sets a parameter of a recipe that has its micro-protocol. If the control law changes, the parameters of
-/// the old one are removed.
-pub fn set_parameter(recipe: &mut Recipe, name: &str, value: &str) {
-    let before =
-        recipe.get("rate_control", "controller").filter(|&before| name == CONTROLLER && before != value);
-    for dropped in before.and_then(|before| law(before).ok()).iter().flat_map(|law| law.parameters) {
-        recipe.unset("rate_control", dropped.name);
-    }
-    // If something is missing, the later check has a better error message.
-    let _ = recipe.set(name, value);
+/// Sets a parameter to the value of a text, as [`take_parameters`] does.
+///
+/// # Errors
+/// As [`Registry::set`](haul_stack::Registry::set).
+pub fn set_parameter(recipe: &mut Recipe, name: &str, text: &str) -> Result<(), RecipeError> {
+    let mut changed = recipe.clone();
+    micro::registry().set(&mut changed, name, text)?;
+    take_parameters(recipe, &[name], &changed);
+    Ok(())
 }
 
 /// Returns the rate ceiling in the recipe of an object; `None` if there is none.
 pub fn ceiling(recipe: &Recipe) -> Option<Rate> {
-    let law: RateControlConfig = recipe.configuration().ok()??;
+    let law: RateControlConfig = recipe.configuration()?;
     (law.rate < Rate::MAX).then_some(law.rate)
 }
 
@@ -66,7 +75,7 @@ pub fn session_recipe(settings: &Settings, cipher: Cipher) -> Result<Recipe, Rec
 
 fn named_recipe(settings: &Settings) -> Result<Recipe, RecipeError> {
     match &settings.recipe {
-        Some(offer) => Recipe::parse(&offer.text),
+        Some(offer) => micro::registry().parse(&offer.text),
         None => preset("bulk").unwrap_or_else(|| Ok(Recipe::default())),
     }
 }
@@ -193,9 +202,10 @@ pub fn settings_for(recipe: &Recipe, rate: Option<Rate>) -> Result<Settings, Rec
 
 #[cfg(test)]
 mod tests {
-    use haul_stack::Part;
+    use haul_base::Bytes;
 
     use super::*;
+    use crate::micro::config::ObjectConfig;
 
     const ALL: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
 
@@ -241,7 +251,11 @@ mod tests {
     fn answered(asked: &Recipe, change: impl FnOnce(&mut Recipe)) -> Result<Recipe, String> {
         let mut theirs = asked.clone();
         change(&mut theirs);
-        let settings = Settings { recipe: Some(offer(&theirs)), ..Settings::default() };
+        answered_with(asked, offer(&theirs))
+    }
+
+    fn answered_with(asked: &Recipe, theirs: RecipeOffer) -> Result<Recipe, String> {
+        let settings = Settings { recipe: Some(theirs), ..Settings::default() };
         let (cipher, server) = (Cipher::Aes128Gcm, String::new());
         let accept = Accept { session: 1, cipher, udp_port: 1, server, settings };
         agreed_recipe(&accept, asked.clone()).map_err(|error| error.to_string())
@@ -250,7 +264,7 @@ mod tests {
     #[test]
     fn a_server_chooses_some_parameters_and_nothing_else() {
         let asked = shipped("proactive");
-        let set = |name, value| move |recipe: &mut Recipe| recipe.set(name, value).unwrap();
+        let set = |name, value| move |recipe: &mut Recipe| set_parameter(recipe, name, value).unwrap();
         assert_eq!(answered(&asked, |_| {}), Ok(asked.clone()));
         for (name, value) in
             [("object.chunk", "1MB"), ("bitmap_ack.interval", "7ms"), ("rate_control.rate", "1Mbit")]
@@ -260,24 +274,31 @@ mod tests {
             assert_eq!(answered(&asked, set(name, value)), Ok(wanted), "{name}");
         }
         let other_law = |recipe: &mut Recipe| {
-            let law = Recipe::new("").with(Part::new("rate_control", &[("controller", "reno")]));
+            let reno = RateControlConfig { controller: "reno".to_owned(), ..RateControlConfig::default() };
+            let law = Recipe::new("").with(reno);
             take_parameters(recipe, &CHOSEN_BY_SERVER, &law);
         };
         let agreed = answered(&asked, other_law).unwrap();
-        assert_eq!((agreed.get("rate_control", "controller"), &agreed.name), (Some("reno"), &asked.name));
-        assert!(agreed.get("rate_control", "predictor").is_none(), "it is of the law before");
+        assert_eq!(
+            (agreed.text("rate_control", "controller").as_deref(), &agreed.name),
+            (Some("reno"), &asked.name)
+        );
+        assert!(agreed.text("rate_control", "predictor").is_none(), "it is of the law before");
         let renamed = answered(&asked, |recipe| recipe.name = "\x1b[2J".to_owned()).unwrap();
         assert_eq!(renamed.name, asked.name);
         for (name, value, wrong) in [
             ("retransmit.window", "77", "another recipe"),
             ("rate_control.rate", "unlimited", "a higher rate"),
             ("rate_control.rate", "1000Tbit", "a higher rate"),
-            ("rate_control.controller", "warp", "another recipe"),
-            ("object.chunk", "much", "object.chunk"),
+            ("rate_control.controller", "warp", "no controller `warp`"),
         ] {
             let error = answered(&asked, set(name, value)).unwrap_err();
             assert!(error.contains(wrong), "{name}: {error}");
         }
+        let mut theirs = offer(&asked);
+        theirs.text = theirs.text.replace("\"100MB\"", "\"much\"");
+        let error = answered_with(&asked, theirs).unwrap_err();
+        assert!(error.contains("object.chunk = much"), "{error}");
         let error = answered(&asked, |recipe| *recipe = shipped("rbudp")).unwrap_err();
         assert!(error.contains("another recipe"), "{error}");
     }
@@ -287,9 +308,13 @@ mod tests {
         let error = settings_for(&shipped("viz"), None).unwrap_err().to_string();
         assert!(error.contains("viz: it does not carry an object"), "{error}");
         let mut wrong = shipped("bulk");
-        wrong.set("bitmap_ack.interval", "soon").ok();
-        wrong.set("object.chunk", "much").unwrap();
+        wrong.change(|object: &mut ObjectConfig| object.chunk = Bytes(0)).unwrap();
         let error = settings_for(&wrong, None).unwrap_err().to_string();
-        assert!(error.contains("object.chunk") || error.contains("bitmap_ack.interval"), "{error}");
+        assert!(error.contains("`object.chunk = 0B`"), "{error}");
+        let chunk = "[object]\nchunk = \"much\"\n".to_owned();
+        let recipe = Some(RecipeOffer { text: chunk, versions: Vec::new() });
+        let settings = Settings { recipe, ..Settings::default() };
+        let error = session_recipe(&settings, Cipher::Aes128Gcm).unwrap_err().to_string();
+        assert!(error.starts_with("line 2: `object.chunk = much`"), "{error}");
     }
 }

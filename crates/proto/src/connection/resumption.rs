@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use data_encoding::BASE64URL_NOPAD;
 use haul_base::Span;
-use haul_stack::{CompiledStack, Recipe};
+use haul_stack::{CompiledStack, Recipe, Registry};
 use haul_wire::control::Cipher;
 use zeroize::Zeroizing;
 
@@ -88,9 +88,9 @@ impl SavedResumption {
     /// Returns the negotiated recipe.
     ///
     /// # Errors
-    /// If it is damaged.
-    pub fn recipe(&self) -> Result<Recipe, ResumptionError> {
-        Recipe::parse(&self.recipe).map_err(|error| ResumptionError::Recipe(error.to_string()))
+    /// If it is damaged, or `registry` lacks something that it names.
+    pub fn recipe(&self, registry: &Registry) -> Result<Recipe, ResumptionError> {
+        registry.parse(&self.recipe).map_err(|error| ResumptionError::Recipe(error.to_string()))
     }
 
     /// Returns the epoch of a new connection: higher than every earlier one, whatever the clock shows. `now`

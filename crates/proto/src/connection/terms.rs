@@ -62,8 +62,8 @@ impl Terms {
         versions: &[(String, u16)],
         cipher: Cipher,
     ) -> Result<Arc<CompiledStack>, RecipeError> {
-        let recipe = Recipe::parse(recipe)?;
         self.registry.check_versions(versions)?;
+        let recipe = self.registry.parse(recipe)?;
         self.registry.permits(&recipe)?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known| known.strong_count() > 0);

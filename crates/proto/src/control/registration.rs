@@ -1,12 +1,12 @@
 //! Registration of a control law, and its configuration.
 
 use haul_base::{Rate, Span};
-use haul_stack::{ParameterSpec, Parameters, Part, RecipeError};
+use haul_stack::{ParameterSpec, Part, RecipeError};
 
 use super::RateController;
 
-/// Builds a law from its checked parameters.
-pub type BuildLaw = fn(&Parameters, &ControllerConfig) -> Result<Box<dyn RateController>, ControllerError>;
+/// Builds a law from its checked parameters, all of which are explicit.
+pub type BuildLaw = fn(&Part, &ControllerConfig) -> Result<Box<dyn RateController>, ControllerError>;
 
 /// Entry of a control law in the registry. Help texts, tables and checks are generated from it.
 #[derive(Clone, Copy, Debug)]
@@ -26,13 +26,16 @@ pub struct LawRegistration {
 }
 
 impl LawRegistration {
-    /// Checks parameters given as text; the others get their defaults.
+    /// Parses parameters given as text; the others get their defaults.
     ///
     /// # Errors
     /// [`ControllerError::Parameter`] lists the law's parameters, or the permitted values.
-    pub fn parameters(&self, settings: &[(&str, &str)]) -> Result<Parameters, ControllerError> {
-        Parameters::check(&Part::new(self.name, settings), self.parameters, "")
-            .map_err(|error| ControllerError::Parameter(Box::new(error)))
+    pub fn parameters(&self, given: &[(&str, &str)]) -> Result<Part, ControllerError> {
+        let mut part = Part::from(self.name);
+        for (name, text) in given {
+            part.parse(self.parameters, name, text)?;
+        }
+        Ok(part.complete(self.parameters)?)
     }
 
     /// Builds the law with these parameters.
@@ -50,7 +53,7 @@ impl LawRegistration {
     /// As `build`, with checked parameters.
     pub(crate) fn build_checked(
         &self,
-        parameters: &Parameters,
+        parameters: &Part,
         config: &ControllerConfig,
     ) -> Result<Box<dyn RateController>, ControllerError> {
         if config.ceiling == Some(Rate::ZERO) {
@@ -69,6 +72,12 @@ pub struct ControllerConfig {
     pub initial_rtt: Span,
     /// Report interval of the recipe; [`crate::FeedbackSample::report_interval`] has the current one.
     pub feedback_interval: Span,
+}
+
+impl From<RecipeError> for ControllerError {
+    fn from(error: RecipeError) -> Self {
+        Self::Parameter(Box::new(error))
+    }
 }
 
 /// Error when building, registering or running a controller.

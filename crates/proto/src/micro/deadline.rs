@@ -8,8 +8,8 @@
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Delivery, MESSAGE_SETTLED, MicroProtocol, Order,
-    Outgoing, Parameters, ProtocolStats, Registration, Resolution, Settled, SharedValue, StackEvent,
-    Submission, Verdict, configuration,
+    Outgoing, Part, ProtocolStats, Registration, Resolution, Settled, SharedValue, StackEvent, Submission,
+    Verdict, configuration,
 };
 
 use super::attributes::{DEPARTED, MESSAGE, REST_OF_LIFE};
@@ -215,7 +215,7 @@ impl MicroProtocol for DropLate {
         self.sweep(context);
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         self.lifetime = parameters.read::<DeadlineConfig>().lifetime;
         Ok(())
     }

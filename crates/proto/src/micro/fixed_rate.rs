@@ -4,7 +4,7 @@ use std::any::Any;
 
 use haul_base::{Bytes, Rate, Span};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, Parameters, ProtocolStats,
+    Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, Part, ProtocolStats,
     Registration, Resolution, SEND_PERMIT, SharedValue, StackEvent, configuration,
 };
 
@@ -120,7 +120,7 @@ impl MicroProtocol for FixedRate {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, context: &mut Context<'_>) -> Result<(), String> {
         let parameters: FixedRateConfig = parameters.read();
         self.burst = parameters.burst.0;
         self.set_rate(parameters.rate, context);
@@ -165,7 +165,7 @@ mod tests {
         let sent = send_until(&mut pair.a, T0, T0 + Span::from_secs(1));
         assert!((9_990_000..=10_008_000).contains(&sent), "{sent}");
         let mut slower = recipe.clone();
-        slower.set("fixed_rate.rate", "8Mbit").unwrap();
+        crate::micro::registry().set(&mut slower, "fixed_rate.rate", "8Mbit").unwrap();
         let second = T0 + Span::from_secs(1);
         pair.a.reconfigure(second, &slower).unwrap();
         let sent = send_until(&mut pair.a, second, second + Span::from_secs(1));

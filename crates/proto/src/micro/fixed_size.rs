@@ -8,7 +8,7 @@ mod tests;
 
 use haul_base::Bytes;
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, Parameters,
+    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, Part,
     ProtocolStats, Registration, Resolution, SharedValue, Submission, U48, configuration,
 };
 
@@ -372,7 +372,7 @@ impl MicroProtocol for FixedSize {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, context: &mut Context<'_>) -> Result<(), String> {
         let new = limits(&parameters.read())?;
         self.longest = new.message as u32;
         // Acknowledged segments keep their space.

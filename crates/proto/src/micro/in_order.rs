@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Buffer, Context, Declaration, Delivery, Event, EventId, MicroProtocol,
-    Order, Parameters, ProtocolStats, Registration, Resolution, SharedValue, U48, Verdict, configuration,
+    Order, Part, ProtocolStats, Registration, Resolution, SharedValue, U48, Verdict, configuration,
 };
 
 use super::arrived::{Arrived, is_abandoned};
@@ -269,7 +269,7 @@ impl MicroProtocol for InOrder {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, context: &mut Context<'_>) -> Result<(), String> {
         InOrderConfig { max_wait: self.max_wait, held: self.limit } = parameters.read();
         // The numbers of partly received messages are still needed.
         self.places.set_limit(2 * self.limit, self.reliable);
@@ -293,12 +293,12 @@ impl MicroProtocol for InOrder {
 #[cfg(test)]
 mod tests {
     use haul_base::{Bytes, Machine, Rate, Span, Time};
-    use haul_stack::{Part, Recipe, SendOptions};
+    use haul_stack::{Recipe, SendOptions};
     use proptest::prelude::*;
 
     use crate::config::{DeadlineConfig, FixedRateConfig, InOrderConfig, RetransmitConfig};
     use crate::micro::stats::{InOrderStats, KeepCopiesStats};
-    use crate::micro::testing::{Pair, Path, T0, stats};
+    use crate::micro::testing::{Pair, Path, T0, part, stats};
 
     fn pair(held: usize) -> Pair {
         let recipe = Recipe::new("x").with("fixed_size").with("sequenced_segment");
@@ -395,7 +395,7 @@ mod tests {
             let recipe = Recipe::new("x")
                 .with("fixed_size")
                 .with("sequenced_segment")
-                .with(Part::new(name, parameters))
+                .with(part(name, parameters))
                 .with("in_order")
                 .with(RetransmitConfig { attempts: 1, ..RetransmitConfig::default() });
             (name, recipe)
@@ -443,7 +443,7 @@ mod tests {
             }
             pair.exchange(T0, &mut Path::default());
             let mut changed = recipe.with("rate_stats");
-            changed.set("sequenced_segment.window", "100000").unwrap();
+            crate::micro::registry().set(&mut changed, "sequenced_segment.window", "100000").unwrap();
             pair.a.reconfigure(T0, &changed).unwrap();
             let now = T0 + Span::from_secs(5);
             pair.run_until(now, &mut Path::default());

@@ -5,7 +5,7 @@ use std::any::Any;
 
 use haul_base::{Span, Time};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, Parameters, ProtocolStats,
+    Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, Part, ProtocolStats,
     Registration, Resolution, Setup, SharedValue, StackEvent, configuration,
 };
 
@@ -69,7 +69,7 @@ pub(super) fn registration() -> Registration {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the registry's signature: others need parameters")]
-fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
+fn build(parameters: &Part, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     Ok(Box::new(Liveness {
         silence: parameters.read::<LivenessConfig>().silence,
         role: Role::Receives,
@@ -165,7 +165,7 @@ impl MicroProtocol for Liveness {
         report(&LivenessStats { silent: self.silent + current });
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, context: &mut Context<'_>) -> Result<(), String> {
         self.silence = parameters.read::<LivenessConfig>().silence;
         if self.role != Role::Done {
             self.is_reported = false;

@@ -7,7 +7,7 @@ use std::any::Any;
 
 use haul_base::{Rate, Span};
 use haul_stack::{
-    Context, Declaration, EventId, MicroProtocol, Order, Parameters, Registration, Resolution, SEND_PERMIT,
+    Context, Declaration, EventId, MicroProtocol, Order, Part, Registration, Resolution, SEND_PERMIT,
     SharedValue, configuration,
 };
 
@@ -51,7 +51,7 @@ impl MicroProtocol for Pacing {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         self.interval = parameters.read::<PacingConfig>().interval;
         Ok(())
     }

@@ -3,8 +3,8 @@
 
 use super::stats::PriorityStats;
 use haul_stack::{
-    Context, Declaration, MicroProtocol, Order, Parameters, ProtocolStats, Registration, Resolution,
-    Submission, configuration,
+    Context, Declaration, MicroProtocol, Order, Part, ProtocolStats, Registration, Resolution, Submission,
+    configuration,
 };
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl MicroProtocol for Priority {
         self.urgent += u64::from(submission.priority == 0);
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         self.levels = parameters.read::<PriorityConfig>().levels;
         Ok(())
     }

@@ -4,8 +4,8 @@ use std::any::Any;
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, Parameters,
-    ProtocolStats, RENUMBERED, Registration, Resolution, U48, configuration,
+    Attribute, Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, Part, ProtocolStats,
+    RENUMBERED, Registration, Resolution, U48, configuration,
 };
 
 use super::attributes::SEQUENCE;
@@ -135,7 +135,7 @@ impl MicroProtocol for RateStats {
         self.expected_before += std::mem::take(&mut self.expected);
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         self.interval = parameters.read::<RateStatsConfig>().interval;
         Ok(())
     }
@@ -193,7 +193,7 @@ mod tests {
         };
         send(&mut pair, T0, 3);
         let mut changed = recipe.with("in_order");
-        changed.set("sequenced_segment.window", "100000").unwrap();
+        crate::micro::registry().set(&mut changed, "sequenced_segment.window", "100000").unwrap();
         pair.a.reconfigure(T0, &changed).unwrap();
         let now = T0 + Span::from_secs(1);
         pair.run_until(now, &mut Path::default());

@@ -8,8 +8,8 @@ use super::negative_ack::NegativeAckConfig;
 use super::stats::SelectiveTransferStats;
 use haul_base::{Span, Time};
 use haul_stack::{
-    Buffer, Context, EventId, MESSAGE_SETTLED, MicroProtocol, Order, Parameters, PeerProtocols,
-    ProtocolStats, Registration, Resolution, Submission, Verdict, choice, configuration,
+    Buffer, Context, EventId, MESSAGE_SETTLED, MicroProtocol, Order, Part, ProtocolStats, Recipe,
+    Registration, Resolution, Submission, Verdict, choice, configuration,
 };
 
 /// Type of a number.
@@ -208,9 +208,9 @@ pub(super) fn registration() -> Registration {
 }
 
 /// A receiver that requests what is missing after a silence must not wait for suppressed readings.
-fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
+fn compare(parameters: &Part, recipe: &Recipe) -> Result<(), (&'static str, String)> {
     let max_silence = parameters.read::<SelectiveTransferConfig>().max_silence;
-    match peers.get::<NegativeAckConfig>() {
+    match recipe.configuration::<NegativeAckConfig>() {
         Some(negative_ack) if max_silence > Span::ZERO && max_silence >= negative_ack.silence => {
             let problem = format!(
                 "must be less than `negative_ack.silence = {}`, or the receiver requests suppressed readings; lower it, or raise negative_ack.silence",
@@ -265,7 +265,7 @@ impl MicroProtocol for SelectiveTransfer {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         self.rule = Rule::read(&parameters.read())?;
         Ok(())
     }
@@ -280,15 +280,15 @@ mod tests {
     use std::sync::Arc;
 
     use haul_base::{Machine, Span};
-    use haul_stack::{Part, Recipe, SendOptions};
+    use haul_stack::{Recipe, SendOptions};
     use proptest::prelude::*;
 
     use super::{ByteOrder, Shape};
     use crate::config::RetransmitConfig;
-    use crate::micro::testing::{Pair, Path, T0};
+    use crate::micro::testing::{Pair, Path, T0, part};
 
     fn recipe(parameters: &[(&str, &str)]) -> Recipe {
-        Recipe::new("test").with("fixed_size").with(Part::new("selective_transfer", parameters))
+        Recipe::new("test").with("fixed_size").with(part("selective_transfer", parameters))
     }
 
     /// Numbers of the readings, one per second, that arrive.

@@ -2,8 +2,8 @@
 //! one keeps its number. Duplicates reach only the handlers that count and acknowledge.
 
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, Parameters, PeerProtocols,
-    ProtocolStats, RENUMBERED, Registration, Resolution, SharedValue, U48, configuration,
+    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, Part, ProtocolStats,
+    RENUMBERED, Recipe, Registration, Resolution, SharedValue, U48, configuration,
 };
 
 use super::arrived::{Arrived, SPAN};
@@ -71,8 +71,8 @@ pub(super) fn registration() -> Registration {
 }
 
 /// Retransmitted segments must not count as given up. The bitmaps of an object detect duplicates themselves.
-fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
-    let repeats = peers.get::<RetransmitConfig>().filter(|_| !peers.has("bitmap_ack"));
+fn compare(parameters: &Part, recipe: &Recipe) -> Result<(), (&'static str, String)> {
+    let repeats = recipe.configuration::<RetransmitConfig>().filter(|_| !recipe.has("bitmap_ack"));
     let SequencedSegmentConfig { window } = parameters.read();
     match repeats.map(|repeats| repeats.window) {
         Some(outstanding) if window <= outstanding => {
@@ -162,7 +162,7 @@ impl MicroProtocol for SequencedSegment {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         self.window.set_width(parameters.read::<SequencedSegmentConfig>().window);
         self.cover();
         Ok(())
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_large_jump_uses_no_memory_and_abandons_the_gap() {
         let mut recipe = recipe();
-        recipe.set("sequenced_segment.window", "64").unwrap();
+        crate::micro::registry().set(&mut recipe, "sequenced_segment.window", "64").unwrap();
         let mut pair = Pair::new(&recipe);
         let mut lose = |packet: usize| (1..1_000).contains(&packet);
         for n in 0..1_001u32 {
@@ -227,11 +227,11 @@ mod tests {
         let mut narrow = recipe()
             .with("positive_ack")
             .with(RetransmitConfig { window: 32, ..RetransmitConfig::default() });
-        narrow.set("sequenced_segment.window", "64").unwrap();
+        crate::micro::registry().set(&mut narrow, "sequenced_segment.window", "64").unwrap();
         let mut pair = Pair::new(&narrow);
         let mut wide = narrow.clone();
-        wide.set("retransmit.window", "2000").unwrap();
-        wide.set("sequenced_segment.window", "4000").unwrap();
+        crate::micro::registry().set(&mut wide, "retransmit.window", "2000").unwrap();
+        crate::micro::registry().set(&mut wide, "sequenced_segment.window", "4000").unwrap();
         pair.a.reconfigure(T0, &wide).unwrap();
         for n in 0..1_000u32 {
             pair.a.send(T0, &n.to_be_bytes(), SendOptions::default()).unwrap();

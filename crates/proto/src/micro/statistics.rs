@@ -4,8 +4,8 @@
 use super::stats::{PacketCount, TrafficStats};
 use haul_base::Span;
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Parameters, ProtocolStats,
-    Registration, Resolution, StackEvent, configuration,
+    Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Part, ProtocolStats, Registration,
+    Resolution, StackEvent, configuration,
 };
 
 /// Kind of the control packets of `statistics`.
@@ -112,7 +112,7 @@ impl MicroProtocol for Statistics {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         self.interval = parameters.read::<StatisticsConfig>().interval;
         Ok(())
     }

@@ -3,9 +3,7 @@
 //! (`haulage`; docs/wire-format.md), so this micro-protocol has no handlers.
 
 use haul_base::Bytes;
-use haul_stack::{
-    Declaration, MicroProtocol, Parameters, PeerProtocols, Recipe, Registration, Resolution, configuration,
-};
+use haul_stack::{Declaration, MicroProtocol, Part, Recipe, Registration, Resolution, configuration};
 
 use super::fixed_size::FixedSizeConfig;
 use super::retransmit::RetransmitConfig;
@@ -31,8 +29,8 @@ pub struct StreamLimits {
 impl StreamLimits {
     /// Returns the limits of a checked recipe; `None` if it carries no streams.
     pub fn of(recipe: &Recipe) -> Option<Self> {
-        let StreamsConfig { window, most } = recipe.configuration().ok()??;
-        let FixedSizeConfig { max_message, .. } = recipe.configuration().ok()??;
+        let StreamsConfig { window, most } = recipe.configuration()?;
+        let FixedSizeConfig { max_message, .. } = recipe.configuration()?;
         Some(Self { window: window.0, most, frame: max_message.0 as usize })
     }
 }
@@ -66,12 +64,12 @@ pub(super) fn registration() -> Registration {
     }
 }
 
-fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
+fn compare(parameters: &Part, recipe: &Recipe) -> Result<(), (&'static str, String)> {
     let StreamsConfig { window, most } = parameters.read();
-    if peers.get::<RetransmitConfig>().is_some_and(|repeats| repeats.attempts != 0) {
+    if recipe.configuration::<RetransmitConfig>().is_some_and(|repeats| repeats.attempts != 0) {
         return Err(("window", "streams need `retransmit.attempts` = 0".to_owned()));
     }
-    let longest = peers.get::<FixedSizeConfig>().map_or(0, |size| size.max_message.0);
+    let longest = recipe.configuration::<FixedSizeConfig>().map_or(0, |size| size.max_message.0);
     if longest < SHORTEST {
         return Err((
             "window",
@@ -107,8 +105,8 @@ mod tests {
         let mut recipe = preset("streams").unwrap().unwrap();
         assert_eq!(compile(&recipe), Ok(()));
         assert_eq!(StreamLimits::of(&preset("msg").unwrap().unwrap()), None);
-        recipe.set("streams.window", "200KiB").unwrap();
-        recipe.set("streams.most", "7").unwrap();
+        registry().set(&mut recipe, "streams.window", "200KiB").unwrap();
+        registry().set(&mut recipe, "streams.most", "7").unwrap();
         let limits = StreamLimits { window: 200 << 10, most: 7, frame: 64 << 10 };
         assert_eq!(StreamLimits::of(&recipe), Some(limits));
         for (changed, expected) in [
@@ -120,8 +118,8 @@ mod tests {
             (("fixed_size.max_message", "63B"), "no frame fits"),
         ] {
             let mut wrong = recipe.clone();
-            wrong.set(changed.0, changed.1).unwrap();
-            let error = compile(&wrong).unwrap_err();
+            let set = registry().set(&mut wrong, changed.0, changed.1).map_err(|error| error.to_string());
+            let error = set.and_then(|()| compile(&wrong)).unwrap_err();
             assert!(error.contains(expected), "{changed:?}: {error}");
         }
         for dropping in ["deadline", "selective_transfer"] {

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use haul_base::{Ecn, Machine, PathId, Piece, Received, Span, Time};
 use haul_stack::{
-    Available, CompiledStack, Ends, ObjectSink, ObjectSource, Open, Recipe, Seal, Setup, Stack, StackEvent,
-    Unauthentic,
+    Available, CompiledStack, Ends, ObjectSink, ObjectSource, Open, Part, Recipe, Seal, Setup, Stack,
+    StackEvent, Unauthentic,
 };
 
 use crate::micro::config::{Keep, RateControlConfig, RetransmitConfig};
@@ -54,6 +54,15 @@ pub(crate) fn setup(initiator: bool) -> Setup {
         initial_rtt: Span::from_millis(10),
         ..Setup::new(T0)
     }
+}
+
+/// A micro-protocol with these parameters.
+pub(crate) fn part(name: &'static str, parameters: &[(&str, &str)]) -> Part {
+    let mut recipe = Recipe::new("x").with(name);
+    for (parameter, text) in parameters {
+        super::registry().set(&mut recipe, &format!("{name}.{parameter}"), text).unwrap();
+    }
+    recipe.parts.remove(0)
 }
 
 /// Compiles the recipe with the project's registry.

@@ -24,7 +24,7 @@ fn recipe(law: &str, when: &str, over: &str) -> Recipe {
         ("bitmap_ack.over", over),
         ("retransmit.probe", if is_requested { "false" } else { "true" }),
     ] {
-        recipe.set(key, value).unwrap();
+        registry().set(&mut recipe, key, value).unwrap();
     }
     recipe
 }
@@ -61,7 +61,7 @@ proptest! {
         len in 0u64..1_500_000, seed: u64,
     ) {
         let mut recipe = recipe(law, when, over);
-        recipe.set("rate_control.mode", mode).unwrap();
+        registry().set(&mut recipe, "rate_control.mode", mode).unwrap();
         transfer_time(&recipe, len, Faults { loss, duplication, reordering }, seed);
     }
 }
@@ -78,8 +78,8 @@ fn reports_over(path: &Path, over: &str) -> usize {
 fn over_the_control_channel_no_report_is_a_packet_and_over_udp_none_is_a_message() {
     for (over, other) in [("udp", "control"), ("control", "udp")] {
         let mut recipe = shipped("fobs");
-        recipe.set("bitmap_ack.over", over).unwrap();
-        recipe.set("rate_control.rate", "80Mbit").unwrap();
+        registry().set(&mut recipe, "bitmap_ack.over", over).unwrap();
+        registry().set(&mut recipe, "rate_control.rate", "80Mbit").unwrap();
         let mut path = Path::new(&recipe, 5_000_000, 0.02, 5);
         path.run(Span::from_secs(20));
         path.assert_complete(5_000_000);
@@ -92,7 +92,7 @@ fn over_the_control_channel_no_report_is_a_packet_and_over_udp_none_is_a_message
 /// Number of data packets sent at each request for a report.
 fn requests_at(when: &str, len: u64) -> Vec<u64> {
     let mut recipe = recipe("fixed", when, "udp");
-    recipe.set("object.chunk", "5MB").unwrap();
+    registry().set(&mut recipe, "object.chunk", "5MB").unwrap();
     let mut path = Path::new(&recipe.without("path_mtu"), len, 0.0, 3);
     path.run(Span::from_secs(60));
     path.assert_complete(len);
@@ -124,7 +124,7 @@ fn a_report_is_requested_after_each_segment_chunk_or_round() {
 fn the_law_sets_the_report_interval() {
     for interval in [30, 100] {
         let mut recipe = recipe("asynch", "law", "udp");
-        recipe.set("rate_control.interval", &format!("{interval}ms")).unwrap();
+        registry().set(&mut recipe, "rate_control.interval", &format!("{interval}ms")).unwrap();
         let mut path = Path::new(&recipe, 20_000_000, 0.01, 9);
         path.run(Span::from_secs(60));
         path.assert_complete(20_000_000);
@@ -197,7 +197,7 @@ fn rounds(gaps: &str, loss: f64, memory: u64) -> (usize, u64) {
     for (key, value) in
         [("rate_control.rate", "40Mbit"), ("object.first_limit", "250kB"), ("object.gaps", gaps)]
     {
-        recipe.set(key, value).unwrap();
+        registry().set(&mut recipe, key, value).unwrap();
     }
     let len = 40_000_000;
     let mut path = Path::up_to(memory, &recipe, len, loss, 17);
@@ -231,7 +231,7 @@ fn memory_stays_bounded_when_gaps_are_filled_faster_than_the_sink_reads() {
     for (key, value) in
         [("rate_control.rate", "400Mbit"), ("object.first_limit", "1MB"), ("object.gaps", "free")]
     {
-        recipe.set(key, value).unwrap();
+        registry().set(&mut recipe, key, value).unwrap();
     }
     let (len, memory) = (10_000_000, 1_000_000);
     let mut path = Path::up_to(memory, &recipe, len, 0.2, 19);

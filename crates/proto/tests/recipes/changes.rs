@@ -39,7 +39,7 @@ fn any_recipe(rng: &mut Rng, sealed: bool) -> Recipe {
         }
     }
     if recipe.has("fec") {
-        recipe.set("fec.delay", ["5ms", "300ms"][rng.below(2) as usize]).unwrap();
+        micro::registry().set(&mut recipe, "fec.delay", ["5ms", "300ms"][rng.below(2) as usize]).unwrap();
     }
     if sealed { recipe.with("seal") } else { recipe }
 }
@@ -47,10 +47,10 @@ fn any_recipe(rng: &mut Rng, sealed: bool) -> Recipe {
 /// Other parameters of the same micro-protocols.
 fn other_parameters(mut recipe: Recipe, rng: &mut Rng) -> Recipe {
     let rate = ["6Mbit", "12Mbit", "24Mbit"][rng.below(3) as usize];
-    recipe.set("fixed_rate.rate", rate).unwrap();
+    micro::registry().set(&mut recipe, "fixed_rate.rate", rate).unwrap();
     if rng.chance(0.5) {
         let window = ["300", "900"][rng.below(2) as usize];
-        recipe.set("retransmit.window", window).unwrap();
+        micro::registry().set(&mut recipe, "retransmit.window", window).unwrap();
     }
     recipe
 }

@@ -3,7 +3,7 @@
 
 use haul_proto::config::*;
 use haul_proto::{laws, micro};
-use haul_stack::{Configuration, ParameterKind, ParameterSpec, Parameters, Part, Recipe};
+use haul_stack::{Configuration, ParameterKind, ParameterSpec, Part, Recipe, Registration, Registry};
 
 /// A value other than the default.
 fn other(spec: &ParameterSpec) -> String {
@@ -24,15 +24,19 @@ fn other(spec: &ParameterSpec) -> String {
 }
 
 /// Converts text to the type and back by way of TOML, checked twice.
-fn read<C: Configuration>(settings: &[(&str, &str)]) -> C {
-    let read_from = |recipe: &Recipe| recipe.configuration::<C>().unwrap().unwrap();
-    let typed = read_from(&Recipe::new("x").with(Part::new(C::NAME, settings)));
-    let part = Part::from(typed.clone());
-    let found: Vec<_> = part.parameters.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(found, settings.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-    let recipe = Recipe::parse(&Recipe::new("x").with(part).to_toml()).unwrap();
-    assert_eq!(read_from(&recipe), typed);
-    assert_eq!(Parameters::check(&recipe.parts[0], C::PARAMETERS, "").unwrap().read::<C>(), typed);
+fn read<C: Configuration>(given: &[(&str, &str)]) -> C {
+    let mut registry = Registry::empty();
+    registry.register(Registration::of::<C>(1, "has these parameters", |_, _| Err(String::new())));
+    let mut recipe = Recipe::new("x").with(C::NAME);
+    for (name, text) in given {
+        registry.set(&mut recipe, &format!("{}.{name}", C::NAME), text).unwrap();
+    }
+    let typed: C = recipe.configuration().unwrap();
+    let written = Recipe::new("x").with(typed.clone());
+    assert_eq!(written, recipe);
+    let read = registry.parse(&written.to_toml()).unwrap();
+    assert_eq!(read, written);
+    assert_eq!(read.parts[0].complete(C::PARAMETERS).unwrap().read::<C>(), typed);
     typed
 }
 
@@ -73,19 +77,20 @@ fn typed_parameters_are_complete_and_round_trip_through_text() {
 fn a_law_and_rate_control_share_one_table() {
     let cubic = CubicConfig { decrease: 0.5, ..CubicConfig::default() };
     let part = RateControlConfig { ecn: true, ..RateControlConfig::default() }.with_law(&cubic);
-    let settings = [("controller", "cubic"), ("ecn", "true"), ("decrease", "0.5")];
-    assert_eq!(part, Part::new("rate_control", &settings));
+    let text = "[rate_control]\ncontroller = \"cubic\"\necn = true\ndecrease = 0.5\n";
+    assert_eq!(micro::registry().parse(text).unwrap().parts[0], part);
     let recipe = Recipe::new("x").with(part);
-    let RateControlConfig { controller, ecn, .. } = recipe.configuration().unwrap().unwrap();
+    let RateControlConfig { controller, ecn, .. } = recipe.configuration().unwrap();
     assert_eq!((controller.as_str(), ecn), ("cubic", true));
 }
 
 #[test]
 fn a_change_sets_only_named_parameters() {
-    let mut recipe = Recipe::parse("[rate_control]\nrate = \"1000kbit\"\nbeta = 0.5\n").unwrap();
+    let text = "[rate_control]\ncontroller = \"cubic\"\nrate = \"1000kbit\"\ndecrease = 0.5\n";
+    let mut recipe = micro::registry().parse(text).unwrap();
     recipe.change(|law: &mut RateControlConfig| law.max_batch = 8).unwrap();
-    let settings = [("rate", "1000kbit"), ("beta", "0.5"), ("max_batch", "8")];
-    assert_eq!(recipe.parts[0], Part::new("rate_control", &settings));
+    let found: Vec<_> = recipe.parts[0].parameters.iter().map(|(n, v)| format!("{n}={v}")).collect();
+    assert_eq!(found, ["controller=cubic", "rate=1Mbit", "decrease=0.5", "max_batch=8"]);
     let error = recipe.change(|object: &mut ObjectConfig| object.disk = DiskAccess::Chunk).unwrap_err();
     assert!(error.to_string().contains("`object` is not a parameter"), "{error}");
     recipe.put(RateControlConfig::default());

@@ -107,8 +107,9 @@ struct World {
 fn changed(recipe: &Recipe, parts: bool) -> Recipe {
     let mut recipe = recipe.clone();
     if !parts {
-        let rate = if recipe.get("fixed_rate", "rate") == Some("3Mbit") { "5Mbit" } else { "3Mbit" };
-        recipe.set("fixed_rate.rate", rate).unwrap();
+        let rate =
+            if recipe.text("fixed_rate", "rate").as_deref() == Some("3Mbit") { "5Mbit" } else { "3Mbit" };
+        registry().set(&mut recipe, "fixed_rate.rate", rate).unwrap();
         return recipe;
     }
     if recipe.has("statistics") {

@@ -12,7 +12,7 @@ use crate::channel::{Impairments, Order, Run, TAG};
 fn changed(name: &str, values: &[(&str, &str)]) -> Recipe {
     let mut recipe = preset(name).unwrap().unwrap();
     for (key, value) in values {
-        recipe.set(key, value).unwrap();
+        micro::registry().set(&mut recipe, key, value).unwrap();
     }
     recipe
 }
@@ -39,18 +39,18 @@ fn a_duplicate_window_narrower_than_the_retransmission_window() {
         assert!(error.ends_with(&expected), "{error}");
     }
     assert!(is_accepted(&changed("msg", &[("sequenced_segment.window", "16385")])));
-    // Defaults count as well, and so does the place in the text.
+    // Defaults count as well.
     let text =
         "name = \"x\"\n[fixed_size]\n[positive_ack]\n[retransmit]\n[sequenced_segment]\nwindow = 1024\n";
-    let error = refusal(&Recipe::parse(text).unwrap());
+    let error = refusal(&micro::registry().parse(text).unwrap());
     assert!(
-        error.starts_with(
-            "line 6: `sequenced_segment.window = 1024`: must be more than `retransmit.window = 1024`"
-        ),
+        error.starts_with("`sequenced_segment.window = 1024`: must be more than `retransmit.window = 1024`"),
         "{error}"
     );
     // Without retransmission, and with bitmaps that detect duplicates, there is no contradiction.
-    assert!(is_accepted(&Recipe::parse("[fixed_size]\n[sequenced_segment]\nwindow = 64\n").unwrap()));
+    assert!(is_accepted(
+        &micro::registry().parse("[fixed_size]\n[sequenced_segment]\nwindow = 64\n").unwrap()
+    ));
     assert!(is_accepted(&changed("rbudp", &[("sequenced_segment.window", "64")])));
 }
 
@@ -79,8 +79,8 @@ fn unused_acknowledgements() {
 
 #[test]
 fn readings_spaced_beyond_the_silence_timeout() {
-    for apart in ["5s", "5001ms", "1h"] {
-        let error = refusal(&changed("sensor", &[("selective_transfer.max_silence", apart)]));
+    for (given, apart) in [("5s", "5s"), ("5001ms", "5001ms"), ("1h", "3600s")] {
+        let error = refusal(&changed("sensor", &[("selective_transfer.max_silence", given)]));
         let expected = format!(
             "`selective_transfer.max_silence = {apart}`: must be less than `negative_ack.silence = 5s`, or the \
              receiver requests suppressed readings; lower it, or raise negative_ack.silence"

@@ -130,10 +130,10 @@ impl Case {
         let rate = [("fixed_rate", "fixed_rate.rate"), ("rate_control", "rate_control.rate")];
         for (part, key) in rate {
             if recipe.has(part) {
-                recipe.set(key, "4Mbit").unwrap();
+                registry().set(&mut recipe, key, "4Mbit").unwrap();
             }
         }
-        self.set.iter().for_each(|(key, value)| recipe.set(key, value).unwrap());
+        self.set.iter().for_each(|(key, value)| registry().set(&mut recipe, key, value).unwrap());
         recipe
     }
 }

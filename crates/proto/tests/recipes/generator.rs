@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use haul_base::Rng;
 use haul_proto::{laws, micro};
-use haul_stack::{CompiledStack, Part, Recipe, Registration, Registry};
+use haul_stack::{CompiledStack, Recipe, Registration, Registry};
 
 use crate::channel::TAG;
 
@@ -53,10 +53,12 @@ pub(crate) fn any_recipe(seed: u64) -> Option<(Recipe, Arc<CompiledStack>)> {
 pub(crate) fn other_parameters(recipe: &Recipe, seed: u64) -> Option<Recipe> {
     let mut rng = Rng::from_seed(seed);
     let registry: Arc<Registry> = Arc::new(micro::registry());
-    let names: Vec<&str> = recipe.parts.iter().map(|part| part.name.as_str()).collect();
+    let names: Vec<&str> = recipe.parts.iter().map(|part| part.name).collect();
     let mut new = (0..DRAWS).find_map(|_| draw(&registry, &names, &mut rng)).map(|(recipe, _)| recipe)?;
     if recipe.has("fec") {
-        new.set("fec.data", recipe.get("fec", "data").unwrap_or("20")).ok()?;
+        micro::registry()
+            .set(&mut new, "fec.data", &recipe.text("fec", "data").unwrap_or("20".to_owned()))
+            .ok()?;
     }
     Some(new)
 }
@@ -66,7 +68,7 @@ pub(crate) fn other_company(recipe: &Recipe, seed: u64) -> Option<Recipe> {
     let mut rng = Rng::from_seed(seed);
     let registry: Arc<Registry> = Arc::new(micro::registry());
     let stays = |name: &str, rng: &mut Rng| name == "fixed_size" || rng.chance(0.8);
-    let present = recipe.parts.iter().map(|part| part.name.as_str());
+    let present = recipe.parts.iter().map(|part| part.name);
     let mut names: Vec<&str> = present.filter(|name| stays(name, &mut rng)).collect();
     for known in registry.iter().filter(|known| !concerns_objects(known) && known.name != "object") {
         if !names.contains(&known.name) && rng.chance(0.15) {
@@ -79,16 +81,21 @@ pub(crate) fn other_company(recipe: &Recipe, seed: u64) -> Option<Recipe> {
     for name in names {
         match recipe.parts.iter().find(|part| part.name == name) {
             Some(part) => new.parts.push(part.clone()),
-            None => new = with(new, name, false, &mut rng),
+            None => new = with(&registry, new, name, false, &mut rng),
         }
     }
     registry.compile(&new, TAG).ok().map(|_| new)
 }
 
-fn draw(registry: &Arc<Registry>, names: &[&str], rng: &mut Rng) -> Option<(Recipe, Arc<CompiledStack>)> {
+fn draw(
+    registry: &Arc<Registry>,
+    names: &[&'static str],
+    rng: &mut Rng,
+) -> Option<(Recipe, Arc<CompiledStack>)> {
     let carries_object = names.contains(&"object");
-    let recipe =
-        names.iter().fold(Recipe::new("random"), |recipe, name| with(recipe, name, carries_object, rng));
+    let recipe = names
+        .iter()
+        .fold(Recipe::new("random"), |recipe, name| with(registry, recipe, name, carries_object, rng));
     let compiled = registry.compile(&recipe, TAG).ok()?;
     Some((recipe, compiled))
 }
@@ -135,7 +142,7 @@ fn concerns_objects(known: &Registration) -> bool {
 }
 
 /// Adds what is needed, and removes what conflicts with something before it.
-fn complete<'r>(registry: &'r Registry, names: &mut Vec<&'r str>, rng: &mut Rng) {
+fn complete(registry: &Registry, names: &mut Vec<&'static str>, rng: &mut Rng) {
     let mut at = 0;
     while at < names.len() {
         let Some(known) = registry.get(names[at]) else { return };
@@ -159,7 +166,13 @@ fn shuffle(names: &mut [&str], rng: &mut Rng) {
     }
 }
 
-fn with(recipe: Recipe, name: &str, carries_object: bool, rng: &mut Rng) -> Recipe {
+fn with(
+    registry: &Registry,
+    recipe: Recipe,
+    name: &'static str,
+    carries_object: bool,
+    rng: &mut Rng,
+) -> Recipe {
     let mut parameters = Vec::new();
     let values = if carries_object { OBJECT_VALUES } else { VALUES };
     if carries_object && name == "retransmit" {
@@ -174,7 +187,11 @@ fn with(recipe: Recipe, name: &str, carries_object: bool, rng: &mut Rng) -> Reci
         let laws = laws();
         parameters.push(("controller", laws[rng.below(laws.len() as u64) as usize].name));
     }
-    recipe.with(Part::new(name, &parameters))
+    let mut recipe = recipe.with(name);
+    for (parameter, text) in parameters {
+        registry.set(&mut recipe, &format!("{name}.{parameter}"), text).unwrap();
+    }
+    recipe
 }
 
 #[test]

@@ -40,7 +40,8 @@ fn carry(
 ) -> Outcome {
     let mut rng = Rng::from_seed(seed ^ 0x0B1E_C700);
     // A window of one packet takes a round trip per packet.
-    let narrow = |recipe: &&Recipe| recipe.get("retransmit", "window").is_some_and(|window| window.len() < 3);
+    let narrow =
+        |recipe: &&Recipe| recipe.text("retransmit", "window").is_some_and(|window| window.len() < 3);
     let len = if recipes.iter().any(narrow) { rng.below(50_000) } else { len(&mut rng) };
     let sink_state = Arc::new(Mutex::new(SinkState { limit: u64::MAX, ..SinkState::default() }));
     let source = PatternSource { len, released: Arc::default() };
@@ -118,8 +119,8 @@ proptest! {
         let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
         let Some(mut new) = other_parameters(&recipe, !seed) else { return Err(TestCaseError::reject("no other")) };
         // These are fixed for the life of a session.
-        new.set("bitmap_ack.when", recipe.get("bitmap_ack", "when").unwrap_or("interval")).unwrap();
-        new.set("object.gaps", recipe.get("object", "gaps").unwrap_or("held")).unwrap();
+        haul_proto::micro::registry().set(&mut new, "bitmap_ack.when", &recipe.text("bitmap_ack", "when").unwrap_or("interval".to_owned())).unwrap();
+        haul_proto::micro::registry().set(&mut new, "object.gaps", &recipe.text("object", "gaps").unwrap_or("held".to_owned())).unwrap();
         let mut rng = Rng::from_seed(seed ^ 0x7E57);
         let at = Time::from_nanos(rng.below(500_000_000));
         let change = Change::to(at, rng.below(2) as usize, new.clone());

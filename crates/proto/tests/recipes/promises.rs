@@ -1,6 +1,7 @@
 //! Guarantees of the micro-protocols, tested with random recipes on random paths.
 
 use haul_base::{Rng, Span, Time};
+use haul_proto::config::NegativeAckConfig;
 use haul_stack::Recipe;
 use proptest::prelude::*;
 
@@ -46,10 +47,8 @@ fn has_any(recipe: &Recipe, names: &[&str]) -> bool {
 /// Whether every message arrives, whatever the path does: nothing is dropped on purpose, or before it could
 /// be requested often enough.
 pub(crate) fn delivers_all(recipe: &Recipe) -> bool {
-    let time = |name, default| {
-        recipe.get("negative_ack", name).unwrap_or(default).parse::<Span>().map_or(Span::ZERO, |span| span)
-    };
-    let gives_up = recipe.has("negative_ack") && time("retention", "120s") < time("silence", "5s") * 20;
+    let asks: Option<NegativeAckConfig> = recipe.configuration();
+    let gives_up = asks.is_some_and(|asks| asks.retention < asks.silence * 20);
     recipe.has("retransmit") && !has_any(recipe, &["deadline", "selective_transfer"]) && !gives_up
 }
 

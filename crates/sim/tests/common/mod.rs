@@ -5,6 +5,7 @@
 use std::sync::{Arc, LazyLock, Mutex};
 
 use haul_base::{PathId, Piece, Probability, RangeSet, Rate, Span, Time};
+use haul_proto::config::{Evidence, RateControlConfig};
 use haul_proto::{
     Available, ControllerConfig, Link, ObjectSink, ObjectSource, Open, Receiver, ReceiverConfig,
     ReceiverEvent, Seal, Sender, SenderConfig, SenderEvent, SenderStats, Unauthentic, build_controller,
@@ -275,8 +276,8 @@ impl Session {
         let sink = Box::new(Shared(sink_state.clone()));
         let receiver = Receiver::of_recipe(now, recipe, receiver_config, link(), sink).unwrap();
         let mut sender = SessionNode::new(sender);
-        let is = |name, value| recipe.get("rate_control", name) == Some(value);
-        if is("cause_aware", "true") && is("diagnosis", "off") {
+        let law: Option<RateControlConfig> = recipe.configuration();
+        if law.is_some_and(|law| law.cause_aware && law.diagnosis == Evidence::None) {
             sender = sender.with_verdict(Sender::on_verdict);
         }
         let sender = world.add_node(name, sender);

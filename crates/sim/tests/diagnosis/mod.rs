@@ -27,7 +27,7 @@ const REASONS: [(DropReason, Cause); 4] = [
 fn recipe(name: &str, set: &[(&str, &str)]) -> Recipe {
     let mut recipe = preset(name).unwrap().unwrap();
     for (key, value) in set {
-        recipe.set(&format!("rate_control.{key}"), value).unwrap();
+        haul_proto::micro::registry().set(&mut recipe, &format!("rate_control.{key}"), value).unwrap();
     }
     recipe
 }

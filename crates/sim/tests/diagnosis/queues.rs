@@ -93,7 +93,7 @@ impl Competition<'_> {
         }
         world.run_until(Time::ZERO + BEFORE);
         let mut recipe = recipe("fobs", &[("rate", self.rate), ("max_batch", "4"), ("unit_window", "53MB")]);
-        recipe.set("object.chunk", "100MB").unwrap();
+        haul_proto::micro::registry().set(&mut recipe, "object.chunk", "100MB").unwrap();
         let session = Session::of_recipe(&mut world, &recipe, 1 << 40, RTT);
         let (from, to) = ((session.sender, PORT), (session.receiver, PORT));
         let data: FlowId = world.connect("data", from, to, &[forward]).unwrap();

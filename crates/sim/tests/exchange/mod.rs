@@ -37,7 +37,7 @@ impl Open for Plain {
 pub(crate) fn compiled_preset(name: &str, changes: &[(&str, &str)]) -> Arc<CompiledStack> {
     let mut recipe: Recipe = presets::preset(name).expect("it is shipped").expect("it is a recipe");
     for (key, value) in changes {
-        recipe.set(key, value).expect("a parameter of the recipe");
+        micro::registry().set(&mut recipe, key, value).expect("a parameter of the recipe");
     }
     compiled(&recipe)
 }

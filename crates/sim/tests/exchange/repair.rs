@@ -32,7 +32,9 @@ pub(crate) struct StreamOutcome {
 /// limit the stream.
 pub(crate) fn recipe(preset: &str, repairs: Option<u8>) -> Recipe {
     let mut recipe: Recipe = presets::preset(preset).expect("it is shipped").expect("it is a recipe");
-    recipe.set("fixed_rate.rate", "200Mbit").expect("a parameter of the recipe");
+    haul_proto::micro::registry()
+        .set(&mut recipe, "fixed_rate.rate", "200Mbit")
+        .expect("a parameter of the recipe");
     match repairs {
         Some(repair) => recipe.with(FecConfig { data: 20, repair: repair.into(), ..FecConfig::default() }),
         None => recipe,

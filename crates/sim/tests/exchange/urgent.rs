@@ -22,7 +22,9 @@ const DELAY: Span = Span::from_millis(10);
 /// `viz` at [`RATE`], optionally with `priority`, and without the micro-protocol that paces packets.
 pub(crate) fn recipe(priority: bool, pacing: bool) -> Recipe {
     let mut recipe: Recipe = presets::preset("viz").expect("it is shipped").expect("it is a recipe");
-    recipe.set("fixed_rate.rate", RATE).expect("a parameter of the recipe");
+    haul_proto::micro::registry()
+        .set(&mut recipe, "fixed_rate.rate", RATE)
+        .expect("a parameter of the recipe");
     let recipe = if pacing { recipe } else { recipe.without("pacing") };
     if priority { recipe.with("priority") } else { recipe }
 }

@@ -23,9 +23,9 @@ struct Outcome {
 /// Transfers `len` bytes at 180 Mbit/s over 200 Mbit/s, with `changes` to the preset.
 fn outcome(seed: u64, (name, changes): (&str, &[(&str, &str)]), len: u64, loss: f64) -> Outcome {
     let mut recipe = preset(name).unwrap().unwrap();
-    recipe.set("rate_control.rate", "180Mbit").unwrap();
+    haul_proto::micro::registry().set(&mut recipe, "rate_control.rate", "180Mbit").unwrap();
     for (key, value) in changes {
-        recipe.set(key, value).unwrap();
+        haul_proto::micro::registry().set(&mut recipe, key, value).unwrap();
     }
     let mut world = World::new(seed);
     let session = Session::of_recipe(&mut world, &recipe, len, RTT);

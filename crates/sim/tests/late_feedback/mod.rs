@@ -43,7 +43,7 @@ fn recipe(law: &str) -> Recipe {
         ("rate_control.rate", "19.5Mbit"),
         ("rate_control.unit_window", "2MB"),
     ] {
-        recipe.set(parameter, value).unwrap();
+        haul_proto::micro::registry().set(&mut recipe, parameter, value).unwrap();
     }
     recipe
 }

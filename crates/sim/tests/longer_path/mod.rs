@@ -23,8 +23,8 @@ fn path(mbps: u64, rtt: u64, queue: u64) -> Channel {
 fn beside_tcp(longer_path: &str, control: ControlKind, (mbps, rtt, queue): (u64, u64, u64)) -> f64 {
     let path = path(mbps, rtt, queue);
     let mut recipe = preset("bulk").unwrap().unwrap();
-    recipe.set("rate_control.controller", "ledbat_plus_plus").unwrap();
-    recipe.set("rate_control.longer_path", longer_path).unwrap();
+    haul_proto::micro::registry().set(&mut recipe, "rate_control.controller", "ledbat_plus_plus").unwrap();
+    haul_proto::micro::registry().set(&mut recipe, "rate_control.longer_path", longer_path).unwrap();
     let mut run = Run::of_recipe(17, &recipe, 4 << 30, &path);
     run.run(ms(10_000));
     let tcp = add_tcp(&mut run.world, control, run.forward, run.back);

@@ -38,7 +38,7 @@ pub(crate) fn memory(processes: u32) -> Load {
 pub(crate) fn recipe(name: &str, set: &[(&str, &str)]) -> Recipe {
     let mut recipe = preset(name).unwrap().unwrap();
     for (key, value) in set {
-        recipe.set(&format!("rate_control.{key}"), value).unwrap();
+        haul_proto::micro::registry().set(&mut recipe, &format!("rate_control.{key}"), value).unwrap();
     }
     recipe
 }
@@ -227,7 +227,7 @@ fn proactive_acts_before_the_minimum_of_the_saw_tooth_and_loses_less() {
 fn proactive_with_host_loss_times_loses_less_than_asynch() {
     let lost = |name, set: &[(&str, &str)]| {
         let mut recipe = recipe(name, &[&[("rate", "300Mbit"), ("diagnosis", "on")], set].concat());
-        recipe.set("bitmap_ack.interval", "2ms").unwrap();
+        haul_proto::micro::registry().set(&mut recipe, "bitmap_ack.interval", "2ms").unwrap();
         let mut run = Run::new(&recipe, 1 << 40, RTT, host(FAIR, 64 << 10, vec![]));
         run.load_every(memory(20), Span::from_millis(150), Span::from_millis(30));
         let run = run.run(Span::from_secs(10));

@@ -51,10 +51,10 @@ impl Case<'_> {
         let seed = 3;
         println!("seed {seed}");
         let mut recipe = preset(self.preset).unwrap().unwrap();
-        recipe.set("rate_control.controller", self.law).unwrap();
+        haul_proto::micro::registry().set(&mut recipe, "rate_control.controller", self.law).unwrap();
         for (key, value) in self.set {
             let path = if key.contains('.') { (*key).into() } else { format!("rate_control.{key}") };
-            recipe.set(&path, value).unwrap();
+            haul_proto::micro::registry().set(&mut recipe, &path, value).unwrap();
         }
         let mut world = World::new(seed);
         let session = Session::of_recipe(&mut world, &recipe, u64::MAX >> 20, self.rtt);

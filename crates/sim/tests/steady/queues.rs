@@ -9,9 +9,9 @@ use crate::common::{Channel, Run};
 /// Returns the mean queueing delay in seconds while the law is in avoidance, after 90 s.
 fn queued(law: &str, set: &[(&str, &str)], (mbps, rtt): (u64, Span)) -> f64 {
     let mut recipe = preset("bulk").unwrap().unwrap();
-    recipe.set("rate_control.controller", law).unwrap();
+    haul_proto::micro::registry().set(&mut recipe, "rate_control.controller", law).unwrap();
     for (key, value) in set {
-        recipe.set(&format!("rate_control.{key}"), value).unwrap();
+        haul_proto::micro::registry().set(&mut recipe, &format!("rate_control.{key}"), value).unwrap();
     }
     let path = Channel { queue: Span::from_secs(1), ..Channel::clean(rtt / 2, Rate::from_mbps(mbps)) };
     let mut run = Run::of_recipe(3, &recipe, u64::MAX >> 20, &path);

@@ -4,9 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use haul_base::{Rate, Span, Time};
-use haul_proto::{ChosenLaw, laws};
+use haul_proto::{ChosenLaw, LawChange, laws, micro};
 use haul_sim::{NodeId, World};
-use haul_stack::Part;
+use haul_stack::{Part, Recipe};
 use proptest::prelude::*;
 
 use crate::common::{Channel, Run, SenderNode};
@@ -16,9 +16,11 @@ fn ms(n: u64) -> Span {
 }
 
 fn rate_control(parameters: &[(&str, &str)]) -> Part {
-    let parameters =
-        parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Part { name: "rate_control".to_owned(), parameters }
+    let mut recipe = Recipe::new("x").with("rate_control");
+    for (name, text) in parameters {
+        micro::registry().set(&mut recipe, &format!("rate_control.{name}"), text).unwrap();
+    }
+    recipe.parts.remove(0)
 }
 
 /// A path with loss, duplication and reordering.
@@ -83,8 +85,8 @@ fn a_recipe_rule_switches_the_law_when_its_condition_holds() {
     let lossy = Channel { loss: 0.08, ..Channel::clean(ms(20), Rate::from_mbps(100)) };
     let run = |channel: &Channel, switch: &str| {
         let mut recipe = haul_proto::presets::preset("bulk").unwrap().unwrap();
-        recipe.set("rate_control.switch", switch).unwrap();
-        recipe.set("rate_control.rate", "60Mbit").unwrap();
+        micro::registry().set(&mut recipe, "rate_control.switch", switch).unwrap();
+        micro::registry().set(&mut recipe, "rate_control.rate", "60Mbit").unwrap();
         let mut run = Run::of_recipe(3, &recipe, 100_000_000, channel);
         run.run(Span::from_secs(300));
         run.assert_complete();
@@ -104,8 +106,8 @@ fn a_recipe_rule_switches_the_law_when_its_condition_holds() {
 #[test]
 fn a_new_ceiling_keeps_a_rules_law_and_a_new_law_replaces_it() {
     let mut recipe = haul_proto::presets::preset("bulk").unwrap().unwrap();
-    recipe.set("rate_control.switch", "after 1s -> cubic").unwrap();
-    let part = recipe.parts.iter().find(|part| part.name == "rate_control").unwrap().clone();
+    micro::registry().set(&mut recipe, "rate_control.switch", "after 1s -> cubic").unwrap();
+    let part = recipe.part("rate_control").unwrap().clone();
     for (name, value, expected) in
         [("rate", "20Mbit", "cubic"), ("controller", "bbr", "bbr"), ("controller", "reno", "reno")]
     {
@@ -113,7 +115,8 @@ fn a_new_ceiling_keeps_a_rules_law_and_a_new_law_replaces_it() {
         run.run(ms(3_000));
         assert_eq!(run.session.sender(&run.world).stats().law.unwrap().name, "cubic");
         let (now, sender, mut part) = (run.world.now(), run.session.sender, part.clone());
-        let law = ChosenLaw::change(&mut part, &[(name.to_owned(), value.to_owned())]).unwrap();
+        let change = LawChange::parse(&part, &[(name, value)]).unwrap();
+        let law = ChosenLaw::change(&mut part, &change).unwrap();
         run.world.node_mut::<SenderNode>(sender).unwrap().machine_mut().switch_law(now, law);
         run.run(ms(4_000));
         let law = run.session.sender(&run.world).stats().law.unwrap();
@@ -133,9 +136,9 @@ proptest! {
         let rules = std::iter::zip(conditions, &names).map(|(when, law)| format!("{when} -> {law}"));
         let switch: Vec<String> = rules.collect();
         let mut recipe = haul_proto::presets::preset("bulk").unwrap().unwrap();
-        recipe.set("rate_control.switch", &switch.join("; ")).unwrap();
-        recipe.set("rate_control.switch_wait", "1s").unwrap();
-        recipe.set("rate_control.rate", "50Mbit").unwrap();
+        micro::registry().set(&mut recipe, "rate_control.switch", &switch.join("; ")).unwrap();
+        micro::registry().set(&mut recipe, "rate_control.switch_wait", "1s").unwrap();
+        micro::registry().set(&mut recipe, "rate_control.rate", "50Mbit").unwrap();
         let mut run = Run::of_recipe(seed, &recipe, 10_000_000, &channel);
         run.run(Span::from_secs(300));
         run.assert_complete();

@@ -1,8 +1,32 @@
 //! Typed parameters: the parameters of a micro-protocol or a control law form a struct, declared once with
 //! [`configuration!`](crate::configuration).
 
-use super::parameters::{Configuration, ParameterKind, ParameterSpec};
+use super::parameters::{ParameterKind, ParameterSpec, ParameterType, ParameterValue};
 use super::part::Part;
+
+/// The parameters of a micro-protocol or a control law. Implemented by
+/// [`configuration!`](crate::configuration).
+pub trait Configuration: Clone + std::fmt::Debug + Default + PartialEq {
+    /// Name of the micro-protocol or the law.
+    const NAME: &'static str;
+    /// The parameters, for recipes, help texts and tables.
+    const PARAMETERS: &'static [ParameterSpec];
+
+    /// Reads the explicit parameters; the others have their defaults. Ignores those of something else.
+    fn read(part: &Part) -> Self;
+
+    /// Returns all parameters.
+    fn values(&self) -> Vec<(&'static str, ParameterValue)>;
+}
+
+/// Returns the parameters of `after` that differ from those of `before`.
+fn differences<C: Configuration>(
+    before: &C,
+    after: &C,
+) -> impl Iterator<Item = (&'static str, ParameterValue)> + use<C> {
+    let both = after.values().into_iter().zip(before.values());
+    both.filter(|(after, before)| after != before).map(|(after, _)| after)
+}
 
 impl<C: Configuration> From<C> for Part {
     fn from(configuration: C) -> Self {
@@ -15,12 +39,34 @@ impl Part {
     /// that runs it.
     #[must_use]
     pub fn with<C: Configuration>(mut self, configuration: &C) -> Self {
-        let differs = |(now, default): &(_, _)| now != default;
-        let both = configuration.texts().into_iter().zip(C::default().texts());
-        let given = both.filter(differs).map(|(now, _)| now);
-        self.parameters.extend(given.map(|(name, text)| (name.to_owned(), text)));
+        self.parameters.extend(differences(&C::default(), configuration));
         self
     }
+
+    /// Returns the parameters, typed; see [`Configuration::read`].
+    pub fn read<C: Configuration>(&self) -> C {
+        C::read(self)
+    }
+
+    /// Returns the parameters that `change` changes, with their new values.
+    pub fn changes<C: Configuration>(
+        &self,
+        change: impl FnOnce(&mut C),
+    ) -> Vec<(&'static str, ParameterValue)> {
+        let before: C = self.read();
+        let mut after = before.clone();
+        change(&mut after);
+        differences(&before, &after).collect()
+    }
+}
+
+/// Returns a default, for [`configuration!`](crate::configuration).
+///
+/// # Panics
+/// If it is not a valid value.
+#[doc(hidden)]
+pub fn default_of<T: ParameterType>(spec: &ParameterSpec) -> T {
+    T::of(&spec.default_value()).expect("the specification has this type")
 }
 
 /// Concatenates lists of parameters, for [`configuration!`](crate::configuration).
@@ -63,7 +109,7 @@ pub const fn joined<const N: usize>(lists: &[&[ParameterSpec]]) -> [ParameterSpe
 /// }
 ///
 /// let part = Part::from(WhistleConfig { tone: Tone::Never, ..Default::default() });
-/// assert_eq!(part, Part::new("whistle", &[("tone", "never")]));
+/// assert_eq!(part.value("tone"), Some(Tone::Never));
 /// ```
 #[macro_export]
 macro_rules! configuration {
@@ -80,7 +126,12 @@ macro_rules! configuration {
 
         impl Default for $struct {
             fn default() -> Self {
-                $crate::Parameters::default_of()
+                Self {
+                    $($inner: Default::default(),)*
+                    $($name: $crate::default_of(
+                        &$crate::parameter!(@spec $name: $type $(in ($least, $most))? = $default $(, $help)?)
+                    ),)*
+                }
             }
         }
 
@@ -97,18 +148,19 @@ macro_rules! configuration {
                 &ALL
             };
 
-            fn read(parameters: &$crate::Parameters) -> Self {
+            fn read(part: &$crate::Part) -> Self {
+                let default = Self::default();
                 Self {
-                    $($inner: parameters.read(),)*
-                    $($name: parameters.value(stringify!($name)),)*
+                    $($inner: part.read(),)*
+                    $($name: part.value(stringify!($name)).unwrap_or(default.$name),)*
                 }
             }
 
-            fn texts(&self) -> Vec<(&'static str, String)> {
-                let mut texts = Vec::with_capacity(Self::PARAMETERS.len());
-                $(texts.extend($crate::Configuration::texts(&self.$inner));)*
-                texts.extend([$((stringify!($name), $crate::ParameterType::text(&self.$name)),)*]);
-                texts
+            fn values(&self) -> Vec<(&'static str, $crate::ParameterValue)> {
+                let mut values = Vec::with_capacity(Self::PARAMETERS.len());
+                $(values.extend($crate::Configuration::values(&self.$inner));)*
+                values.extend([$((stringify!($name), $crate::ParameterType::value(&self.$name)),)*]);
+                values
             }
         }
     };
@@ -165,14 +217,13 @@ macro_rules! choice {
 
             fn of(value: &$crate::ParameterValue) -> Option<Self> {
                 match value {
-                    $crate::ParameterValue::Choice(at) => [$(Self::$variant),+].get(*at).copied(),
+                    $($crate::ParameterValue::Choice($word) => Some(Self::$variant),)+
                     _ => None,
                 }
             }
 
-            fn text(&self) -> String {
-                let word = match self { $(Self::$variant => $word),+ };
-                word.to_owned()
+            fn value(&self) -> $crate::ParameterValue {
+                $crate::ParameterValue::Choice(match self { $(Self::$variant => $word),+ })
             }
         }
     };
@@ -183,7 +234,7 @@ mod tests {
     use haul_base::{Bytes, Rate};
 
     use super::*;
-    use crate::Recipe;
+    use crate::{Build, Recipe, Registration, Registry};
 
     choice! {
         enum Tone { Low = "low", High = "high" }
@@ -229,25 +280,61 @@ mod tests {
         assert_eq!(Outer::default(), Outer { inner, size, volume: 3, tone: Tone::Low, share: 0.25, text });
     }
 
+    fn registry() -> Registry {
+        let mut registry = Registry::empty();
+        let build: Build = |_, _| Err("not needed".to_owned());
+        registry.register(Registration::of::<Outer>(1, "has parameters", build));
+        registry.register(Registration {
+            further: |part| if part.value("flag") == Some(false) { BETA } else { &[] },
+            ..Registration::of::<Inner>(1, "has further parameters without its flag", build)
+        });
+        registry
+    }
+
+    const BETA: &[ParameterSpec] = &[ParameterSpec {
+        name: "beta",
+        kind: ParameterKind::Number(0.0, 1.0),
+        default: "1",
+        help: "a share",
+    }];
+
     #[test]
     fn a_part_lists_differences_and_round_trips() {
         let inner = Inner { rate: Rate::from_mbps(3), flag: false };
         let typed = Outer { inner, tone: Tone::High, text: "\"a\"\n".to_owned(), ..Outer::default() };
-        let recipe = Recipe::new("x").with("other").with(typed.clone());
+        let recipe = Recipe::new("x").with("inner").with(typed.clone());
         let given = [("rate", "3Mbit"), ("flag", "false"), ("tone", "high"), ("text", "\"a\"\n")];
-        assert_eq!(recipe.parts[1], Part::new("outer", &given));
-        let read = Recipe::parse(&recipe.to_toml()).unwrap();
-        assert_eq!(read.configuration(), Ok(Some(typed)));
-        assert_eq!(read.configuration::<Inner>(), Ok(None));
+        let written: Vec<_> = recipe.parts[1].parameters.iter().map(|(n, v)| (*n, v.to_string())).collect();
+        assert_eq!(written, given.map(|(name, text)| (name, text.to_owned())));
+        let read = registry().parse(&recipe.to_toml()).unwrap();
+        assert_eq!((read.configuration(), &read), (Some(typed), &recipe));
+        assert_eq!(read.without("inner").configuration::<Inner>(), None);
     }
 
     #[test]
-    fn keys_of_another_reader_are_accepted_and_wrong_values_refused() {
-        let recipe = Recipe::parse("[inner]\nflag = false\nbeta = 0.5\n").unwrap();
-        let read = Inner { flag: false, ..Inner::default() };
-        assert_eq!(recipe.configuration(), Ok(Some(read)));
-        let recipe = Recipe::parse("[inner]\nflag = 3\n").unwrap();
-        let error = recipe.configuration::<Inner>().unwrap_err().to_string();
-        assert_eq!(error, "line 2: `inner.flag = 3`: write true or false");
+    fn further_parameters_depend_on_own_ones_in_any_order() {
+        for text in ["[inner]\nflag = false\nbeta = 0.5\n", "[inner]\nbeta = 0.5\nflag = false\n"] {
+            let recipe = registry().parse(text).unwrap();
+            let read = Inner { flag: false, ..Inner::default() };
+            assert_eq!(
+                (recipe.configuration(), recipe.text("inner", "beta")),
+                (Some(read), Some("0.5".into()))
+            );
+        }
+        let refused = |text| registry().parse(text).unwrap_err().to_string();
+        assert_eq!(refused("[inner]\nflag = 3\n"), "line 2: `inner.flag = 3`: write true or false");
+        let unknown = "line 2: `inner` has no parameter `beta`; it has: rate, flag";
+        assert_eq!(refused("[inner]\nbeta = 0.5\n"), unknown);
+    }
+
+    #[test]
+    fn values_of_another_type_or_out_of_range_are_refused() {
+        let complete = |part: Part| part.complete(Outer::PARAMETERS).unwrap_err().to_string();
+        let large = Outer { volume: 12, ..Outer::default() };
+        assert_eq!(complete(large.into()), "`outer.volume = 12`: write a whole number from 1 to 11");
+        let mut part = Part::from("outer");
+        part.put("size", true.value());
+        assert!(complete(part.clone()).starts_with("`outer.size = true`: write a size from "));
+        assert_eq!(part.read::<Outer>(), Outer::default());
     }
 }

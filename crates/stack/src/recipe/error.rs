@@ -14,11 +14,17 @@ pub enum RecipeError {
         /// Description of the error.
         message: String,
     },
+    /// An error in a line of the text.
+    #[error("line {line}: {error}")]
+    Line {
+        /// Line, from 1.
+        line: usize,
+        /// The error.
+        error: Box<Self>,
+    },
     /// No micro-protocol has this name.
-    #[error("{place}there is no micro-protocol `{name}`{hint}; the micro-protocols are: {known}")]
+    #[error("there is no micro-protocol `{name}`{hint}; the micro-protocols are: {known}")]
     Unknown {
-        /// The line, if known.
-        place: String,
         /// The name in the recipe.
         name: String,
         /// The most similar name.
@@ -33,10 +39,8 @@ pub enum RecipeError {
     #[error("the recipe is empty; it needs at least fixed_size")]
     Empty,
     /// A micro-protocol has no such parameter.
-    #[error("{place}`{protocol}` has no parameter `{parameter}`; it has: {allowed}")]
+    #[error("`{protocol}` has no parameter `{parameter}`; it has: {allowed}")]
     UnknownParameter {
-        /// The line, if known.
-        place: String,
         /// Name of the micro-protocol.
         protocol: String,
         /// The name in the recipe.
@@ -45,10 +49,8 @@ pub enum RecipeError {
         allowed: String,
     },
     /// A parameter's value is invalid.
-    #[error("{place}`{protocol}.{parameter} = {value}`: {allowed}")]
+    #[error("`{protocol}.{parameter} = {value}`: {allowed}")]
     Value {
-        /// The line, if known.
-        place: String,
         /// Name of the micro-protocol.
         protocol: String,
         /// Name of the parameter.

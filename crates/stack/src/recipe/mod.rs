@@ -15,21 +15,16 @@ mod configuration;
 mod error;
 mod parameters;
 mod part;
-mod place;
-mod text;
 
 use std::fmt::Write as _;
 
-pub use configuration::joined;
+pub use configuration::{Configuration, default_of, joined};
 pub use error::RecipeError;
-pub use parameters::{
-    Configuration, ParameterKind, ParameterSpec, ParameterType, ParameterValue, Parameters,
-};
+pub use parameters::{ParameterKind, ParameterSpec, ParameterType, ParameterValue};
 pub use part::Part;
-pub(crate) use place::place;
 
 /// A stack described as data. Not yet checked: see [`Registry::compile`](crate::Registry::compile).
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct Recipe {
     /// Name by which users choose the recipe.
     pub name: String,
@@ -37,8 +32,6 @@ pub struct Recipe {
     pub summary: String,
     /// The micro-protocols, in order.
     pub parts: Vec<Part>,
-    /// Where the recipe was read from, for error messages; empty if it was built in code.
-    pub(crate) source: String,
 }
 
 impl Recipe {
@@ -57,7 +50,7 @@ impl Recipe {
     /// Replaces the micro-protocol of the same name, or adds it.
     pub fn put(&mut self, part: impl Into<Part>) {
         let part = part.into();
-        match self.parts.iter_mut().find(|known| known.name == part.name) {
+        match self.part_mut(part.name) {
             Some(known) => *known = part,
             None => self.parts.push(part),
         }
@@ -70,54 +63,33 @@ impl Recipe {
         self
     }
 
-    /// Sets a parameter, named `micro_protocol.parameter`.
+    /// Changes parameters of a micro-protocol.
     ///
     /// # Errors
-    /// If the recipe has no such micro-protocol, or the name has no dot.
-    pub fn set(&mut self, key: &str, value: &str) -> Result<(), RecipeError> {
-        let found = key.split_once('.').and_then(|(part, parameter)| {
-            Some((self.parts.iter().position(|known| known.name == part)?, parameter))
-        });
-        let Some((part, parameter)) = found else { return Err(self.no_such(key)) };
-        let part = &mut self.parts[part];
-        match part.parameters.iter_mut().find(|(name, _)| name == parameter) {
-            Some(old) => value.clone_into(&mut old.1),
-            None => part.parameters.push((parameter.to_owned(), value.to_owned())),
-        }
-        Ok(())
-    }
-
-    /// Changes parameters of a micro-protocol, typed.
-    ///
-    /// # Errors
-    /// If the recipe has no such micro-protocol, or one of its parameters has an invalid value.
+    /// If the recipe has no such micro-protocol.
     pub fn change<C: Configuration>(&mut self, change: impl FnOnce(&mut C)) -> Result<(), RecipeError> {
-        let before: C = self.configuration()?.ok_or_else(|| self.no_such(C::NAME))?;
-        let mut after = before.clone();
-        change(&mut after);
-        for (new, old) in after.texts().into_iter().zip(before.texts()) {
-            if new != old {
-                self.set(&format!("{}.{}", C::NAME, new.0), &new.1)?;
-            }
+        let Some(part) = self.part_mut(C::NAME) else { return Err(self.no_such(C::NAME)) };
+        for (name, value) in part.changes(change) {
+            part.put(name, value);
         }
         Ok(())
     }
 
-    fn no_such(&self, key: &str) -> RecipeError {
-        let known = self.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");
+    pub(crate) fn no_such(&self, key: &str) -> RecipeError {
+        let known = self.parts.iter().map(|part| part.name).collect::<Vec<_>>().join(", ");
         RecipeError::NoSuchPart { key: key.to_owned(), known }
     }
 
     /// Resets a parameter to its default.
     pub fn unset(&mut self, part: &str, parameter: &str) {
-        for part in self.parts.iter_mut().filter(|known| known.name == part) {
-            part.parameters.retain(|(name, _)| name != parameter);
+        if let Some(part) = self.part_mut(part) {
+            part.parameters.retain(|(name, _)| *name != parameter);
         }
     }
 
-    /// Returns a parameter as written in the recipe.
-    pub fn get(&self, part: &str, parameter: &str) -> Option<&str> {
-        self.part(part)?.get(parameter)
+    /// Returns an explicit parameter as text.
+    pub fn text(&self, part: &str, parameter: &str) -> Option<String> {
+        self.part(part)?.get(parameter).map(ToString::to_string)
     }
 
     /// Returns a micro-protocol with its explicit parameters.
@@ -125,14 +97,15 @@ impl Recipe {
         self.parts.iter().find(|part| part.name == name)
     }
 
+    /// Returns a micro-protocol, to be changed.
+    pub fn part_mut(&mut self, name: &str) -> Option<&mut Part> {
+        self.parts.iter_mut().find(|part| part.name == name)
+    }
+
     /// Returns the typed parameters of a micro-protocol; `None` if the recipe does not have it. Ignores other
     /// parameters in its table, such as those of a control law.
-    ///
-    /// # Errors
-    /// [`RecipeError::Value`] if a parameter has an invalid value.
-    pub fn configuration<C: Configuration>(&self) -> Result<Option<C>, RecipeError> {
-        let read = |part| Ok(Parameters::known(part, C::PARAMETERS, &self.source)?.read());
-        self.part(C::NAME).map(read).transpose()
+    pub fn configuration<C: Configuration>(&self) -> Option<C> {
+        self.part(C::NAME).map(Part::read)
     }
 
     /// Whether the recipe has this micro-protocol.
@@ -150,7 +123,7 @@ impl Recipe {
         for part in &self.parts {
             let _ = writeln!(out, "\n[{}]", part.name);
             for (key, value) in &part.parameters {
-                let _ = writeln!(out, "{key} = {}", quoted(value));
+                let _ = writeln!(out, "{key} = {}", quoted(&value.to_string()));
             }
         }
         out

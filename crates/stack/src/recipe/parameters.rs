@@ -1,10 +1,8 @@
-//! Parameters of micro-protocols: declared in the registry, checked before anything is built.
+//! Values of parameters, and their specifications.
 
-use haul_base::{Bytes, Rate, Span, UnitError};
+use std::fmt;
 
-use super::error::RecipeError;
-use super::part::Part;
-use super::place::place;
+use haul_base::{Bytes, Rate, Span};
 
 /// Type and range of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,7 +44,7 @@ pub struct ParameterSpec {
     pub help: &'static str,
 }
 
-/// A checked value.
+/// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParameterValue {
     /// Of [`ParameterKind::Rate`] or [`ParameterKind::RateIn`].
@@ -61,58 +59,104 @@ pub enum ParameterValue {
     Number(f64),
     /// Of [`ParameterKind::Flag`].
     Flag(bool),
-    /// Of [`ParameterKind::Choice`]: index of the word.
-    Choice(usize),
+    /// Of [`ParameterKind::Choice`].
+    Choice(&'static str),
     /// Of [`ParameterKind::Text`].
     Text(String),
 }
 
-impl ParameterKind {
-    fn read(self, text: &str) -> Result<ParameterValue, String> {
-        use ParameterValue as Value;
+impl fmt::Display for ParameterValue {
+    /// Writes the value so that it parses to the same value.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rate if text == "unlimited" => Ok(Value::Rate(Rate::MAX)),
-            Self::Rate => match text.parse::<Rate>() {
-                Ok(Rate::ZERO) => Err("a rate must be above zero, for example 200Mbit".to_owned()),
-                read => read.map(Value::Rate).map_err(|e| e.to_string()),
-            },
-            Self::Bytes => text.parse().map(Value::Bytes).map_err(|e: UnitError| e.to_string()),
-            Self::Span => text.parse().map(Value::Span).map_err(|e: UnitError| e.to_string()),
-            Self::RateIn(from, to) => within(text, from, to, "rate").map(Value::Rate),
-            Self::BytesIn(from, to) => within(text, from, to, "size").map(Value::Bytes),
-            Self::SpanIn(from, to) => within(text, from, to, "time").map(Value::Span),
-            Self::Integer(from, to) => match text.parse() {
-                Ok(number) if (from..=to).contains(&number) => Ok(Value::Integer(number)),
-                _ => Err(format!("write a whole number from {from} to {to}")),
-            },
-            Self::Number(from, to) => match text.parse() {
-                Ok(number) if (from..=to).contains(&number) => Ok(Value::Number(number)),
-                _ => Err(format!("write a number from {from} to {to}")),
-            },
-            Self::Flag => text.parse().map(Value::Flag).map_err(|_| "write true or false".to_owned()),
-            Self::Choice(words) => match words.iter().position(|&word| word == text) {
-                Some(at) => Ok(Value::Choice(at)),
-                None => Err(format!("write one of: {}", words.join(", "))),
-            },
-            Self::Text => Ok(Value::Text(text.to_owned())),
+            Self::Rate(Rate::MAX) => f.write_str("unlimited"),
+            Self::Rate(rate) => f.write_str(&rate.exact()),
+            Self::Bytes(size) => f.write_str(&size.exact()),
+            Self::Span(span) => f.write_str(&span.exact()),
+            Self::Integer(number) => number.fmt(f),
+            Self::Number(number) => number.fmt(f),
+            Self::Flag(flag) => flag.fmt(f),
+            Self::Choice(word) => f.write_str(word),
+            Self::Text(text) => f.write_str(text),
         }
     }
 }
 
-fn within<T>(text: &str, from: T, to: T, what: &str) -> Result<T, String>
-where
-    T: std::str::FromStr<Err = UnitError> + PartialOrd + std::fmt::Display + Copy,
-{
-    match text.parse::<T>() {
-        Ok(value) if (from..=to).contains(&value) => Ok(value),
-        Ok(_) => Err(format!("write a {what} from {from} to {to}")),
-        Err(error) => Err(error.to_string()),
+impl ParameterSpec {
+    /// Returns the default value.
+    ///
+    /// # Panics
+    /// If the declared text is not a valid value.
+    pub fn default_value(&self) -> ParameterValue {
+        let value = self.kind.parse(self.default);
+        value.unwrap_or_else(|allowed| panic!("the default of `{}` is invalid: {allowed}", self.name))
     }
 }
 
-impl std::fmt::Display for ParameterKind {
+impl ParameterKind {
+    pub(super) fn parse(self, text: &str) -> Result<ParameterValue, String> {
+        use ParameterValue as Value;
+        // A text that is no value is refused by the check.
+        let or_text = |value: Option<Value>| value.unwrap_or_else(|| Value::Text(text.to_owned()));
+        let value = match self {
+            Self::Rate | Self::RateIn(..) if text == "unlimited" => Ok(Value::Rate(Rate::MAX)),
+            Self::Rate | Self::RateIn(..) => text.parse().map(Value::Rate),
+            Self::Bytes | Self::BytesIn(..) => text.parse().map(Value::Bytes),
+            Self::Span | Self::SpanIn(..) => text.parse().map(Value::Span),
+            Self::Integer(..) => Ok(or_text(text.parse().map(Value::Integer).ok())),
+            Self::Number(..) => Ok(or_text(text.parse().map(Value::Number).ok())),
+            Self::Flag => Ok(or_text(text.parse().map(Value::Flag).ok())),
+            Self::Choice(words) => {
+                Ok(or_text(words.iter().find(|word| **word == text).map(|word| Value::Choice(word))))
+            }
+            Self::Text => Ok(or_text(None)),
+        };
+        let value = value.map_err(|error| error.to_string())?;
+        self.check(&value).map(|()| value)
+    }
+
+    /// Checks type and range; an error describes valid values.
+    pub(super) fn check(self, value: &ParameterValue) -> Result<(), String> {
+        if self.includes(value) { Ok(()) } else { Err(self.wanted()) }
+    }
+
+    fn includes(self, value: &ParameterValue) -> bool {
+        use ParameterValue as Value;
+        match (self, value) {
+            (Self::Rate, Value::Rate(rate)) => *rate > Rate::ZERO,
+            (Self::RateIn(from, to), Value::Rate(rate)) => (from..=to).contains(rate),
+            (Self::BytesIn(from, to), Value::Bytes(size)) => (from..=to).contains(size),
+            (Self::SpanIn(from, to), Value::Span(span)) => (from..=to).contains(span),
+            (Self::Integer(from, to), Value::Integer(number)) => (from..=to).contains(number),
+            (Self::Number(from, to), Value::Number(number)) => (from..=to).contains(number),
+            (Self::Choice(words), Value::Choice(word)) => words.contains(word),
+            (Self::Bytes, Value::Bytes(_))
+            | (Self::Span, Value::Span(_))
+            | (Self::Flag, Value::Flag(_))
+            | (Self::Text, Value::Text(_)) => true,
+            _ => false,
+        }
+    }
+
+    fn wanted(self) -> String {
+        let what = match self {
+            Self::Rate => return "a rate must be above zero, for example 200Mbit".to_owned(),
+            Self::RateIn(..) => "a rate from ",
+            Self::BytesIn(..) => "a size from ",
+            Self::SpanIn(..) => "a time from ",
+            Self::Integer(..) => "a whole number from ",
+            Self::Number(..) => "a number from ",
+            Self::Choice(_) => "one of: ",
+            Self::Flag => "",
+            Self::Bytes | Self::Span | Self::Text => "a ",
+        };
+        format!("write {what}{self}")
+    }
+}
+
+impl fmt::Display for ParameterKind {
     /// Writes the valid values, for tables and help texts.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rate => f.write_str("rate"),
             Self::Bytes => f.write_str("size"),
@@ -129,38 +173,20 @@ impl std::fmt::Display for ParameterKind {
     }
 }
 
-/// The parameters of a micro-protocol or a control law. Implemented by
-/// [`configuration!`](crate::configuration).
-pub trait Configuration: Clone + std::fmt::Debug + Default + PartialEq {
-    /// Name of the micro-protocol or the law.
-    const NAME: &'static str;
-    /// The parameters, for recipes, help texts and tables.
-    const PARAMETERS: &'static [ParameterSpec];
-
-    /// Converts checked parameters.
-    ///
-    /// # Panics
-    /// If the parameters belong to something else.
-    fn read(parameters: &Parameters) -> Self;
-
-    /// Returns all parameters as text, which parses to the same values.
-    fn texts(&self) -> Vec<(&'static str, String)>;
-}
-
-/// Type of a field of a [`Configuration`].
+/// Type of a field of a [`Configuration`](crate::Configuration).
 pub trait ParameterType: Sized {
     /// Type and range of a parameter declared without a range.
     const KIND: ParameterKind;
 
-    /// Converts a checked value, if it is of this type.
+    /// Converts a value, if it is of this type.
     fn of(value: &ParameterValue) -> Option<Self>;
 
-    /// Returns the value as text, which parses to the same value.
-    fn text(&self) -> String;
+    /// Converts to a value.
+    fn value(&self) -> ParameterValue;
 }
 
 macro_rules! parameter_types {
-    ($($type:ty: $kind:expr, $variant:ident($value:ident) => $of:expr, $text:expr;)*) => {$(
+    ($($type:ty: $kind:expr, $variant:ident($value:ident) => $of:expr, $to:expr;)*) => {$(
         impl ParameterType for $type {
             const KIND: ParameterKind = $kind;
 
@@ -171,99 +197,24 @@ macro_rules! parameter_types {
                 }
             }
 
-            fn text(&self) -> String {
-                let text: fn(&Self) -> String = $text;
-                text(self)
+            fn value(&self) -> ParameterValue {
+                let to: fn(&Self) -> _ = $to;
+                ParameterValue::$variant(to(self))
             }
         }
     )*};
 }
 
 parameter_types! {
-    Rate: ParameterKind::Rate, Rate(value) => Some(*value),
-        |rate| if *rate == Self::MAX { "unlimited".to_owned() } else { rate.exact() };
-    Bytes: ParameterKind::Bytes, Bytes(value) => Some(*value), |size| size.exact();
-    Span: ParameterKind::Span, Span(value) => Some(*value), |span| span.exact();
-    f64: ParameterKind::Number(f64::MIN, f64::MAX), Number(value) => Some(*value), Self::to_string;
-    bool: ParameterKind::Flag, Flag(value) => Some(*value), Self::to_string;
+    Rate: ParameterKind::Rate, Rate(value) => Some(*value), |rate| *rate;
+    Bytes: ParameterKind::Bytes, Bytes(value) => Some(*value), |size| *size;
+    Span: ParameterKind::Span, Span(value) => Some(*value), |span| *span;
+    f64: ParameterKind::Number(f64::MIN, f64::MAX), Number(value) => Some(*value), |number| *number;
+    bool: ParameterKind::Flag, Flag(value) => Some(*value), |flag| *flag;
     String: ParameterKind::Text, Text(value) => Some(value.clone()), Self::clone;
-    u8: ParameterKind::Integer(0, 0xFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
-    u16: ParameterKind::Integer(0, 0xFFFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
-    u32: ParameterKind::Integer(0, 0xFFFF_FFFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
-    u64: ParameterKind::Integer(0, u64::MAX), Integer(value) => Some(*value), Self::to_string;
-    usize: ParameterKind::Integer(0, u64::MAX), Integer(value) => (*value).try_into().ok(), Self::to_string;
-}
-
-/// The checked parameters of one micro-protocol, including defaults.
-#[derive(Clone, Debug, PartialEq, Default)]
-pub struct Parameters {
-    values: Vec<(&'static str, ParameterValue)>,
-}
-
-impl Parameters {
-    /// Checks the parameters in a recipe against their specifications. `source` is the recipe's text, for the
-    /// position of an error, or empty.
-    ///
-    /// # Errors
-    /// If a parameter is not declared, or has an invalid value.
-    pub fn check(part: &Part, specs: &[ParameterSpec], source: &str) -> Result<Self, RecipeError> {
-        let unknown = |given: &&(String, String)| !specs.iter().any(|spec| spec.name == given.0);
-        if let Some((parameter, _)) = part.parameters.iter().find(unknown) {
-            let names: Vec<_> = specs.iter().map(|spec| spec.name).collect();
-            let allowed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            return Err(RecipeError::UnknownParameter {
-                place: place(source, &part.name, Some(parameter)),
-                protocol: part.name.clone(),
-                parameter: parameter.clone(),
-                allowed,
-            });
-        }
-        Self::known(part, specs, source)
-    }
-
-    /// As [`Parameters::check`], but ignores undeclared parameters.
-    pub(super) fn known(part: &Part, specs: &[ParameterSpec], source: &str) -> Result<Self, RecipeError> {
-        let values = specs.iter().map(|spec| {
-            let text = part.get(spec.name).unwrap_or(spec.default);
-            let value = spec.kind.read(text).map_err(|allowed| RecipeError::Value {
-                place: place(source, &part.name, Some(spec.name)),
-                protocol: part.name.clone(),
-                parameter: spec.name.to_owned(),
-                value: text.to_owned(),
-                allowed,
-            });
-            value.map(|value| (spec.name, value))
-        });
-        Ok(Self { values: values.collect::<Result<_, _>>()? })
-    }
-
-    /// Returns these parameters, typed.
-    ///
-    /// # Panics
-    /// If they belong to something else.
-    pub fn read<C: Configuration>(&self) -> C {
-        C::read(self)
-    }
-
-    /// Returns the defaults, for [`configuration!`](crate::configuration).
-    ///
-    /// # Panics
-    /// If a default is not a valid value.
-    #[doc(hidden)]
-    pub fn default_of<C: Configuration>() -> C {
-        let checked = Self::known(&Part::default(), C::PARAMETERS, "");
-        checked.unwrap_or_else(|error| panic!("a default of {}: {error}", C::NAME)).read()
-    }
-
-    /// Returns one parameter, for [`configuration!`](crate::configuration).
-    ///
-    /// # Panics
-    /// If there is no parameter of this name and type.
-    #[doc(hidden)]
-    pub fn value<T: ParameterType>(&self, name: &str) -> T {
-        let found = self.values.iter().find(|(known, _)| *known == name);
-        found
-            .and_then(|(_, value)| T::of(value))
-            .unwrap_or_else(|| panic!("no parameter `{name}` of this type is declared"))
-    }
+    u8: ParameterKind::Integer(0, 0xFF), Integer(value) => (*value).try_into().ok(), |number| (*number).into();
+    u16: ParameterKind::Integer(0, 0xFFFF), Integer(value) => (*value).try_into().ok(), |number| (*number).into();
+    u32: ParameterKind::Integer(0, 0xFFFF_FFFF), Integer(value) => (*value).try_into().ok(), |number| (*number).into();
+    u64: ParameterKind::Integer(0, u64::MAX), Integer(value) => Some(*value), |number| *number;
+    usize: ParameterKind::Integer(0, u64::MAX), Integer(value) => (*value).try_into().ok(), |number| *number as u64;
 }

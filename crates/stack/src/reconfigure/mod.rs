@@ -30,7 +30,7 @@ use haul_base::{Time, Transmit};
 use crate::batch::{Batch, GENERATION_BIT, Kind};
 use crate::compiled_stack::CompiledStack;
 use crate::event::{BatchEvent, StackEvent};
-use crate::recipe::{Part, Recipe, RecipeError};
+use crate::recipe::{Recipe, RecipeError};
 use crate::stack::Stack;
 use message::{ChangeMessage, MessageType, RepeatedMessage};
 use negotiation::Change;
@@ -89,10 +89,7 @@ impl Stack {
     }
 
     fn compile(&self, recipe: &Recipe) -> Result<Arc<CompiledStack>, RecipeError> {
-        fn part<'r>(recipe: &'r Recipe, name: &str) -> Option<&'r Part> {
-            recipe.parts.iter().find(|part| part.name == name)
-        }
-        let fixed = FIXED.into_iter().find(|name| part(recipe, name) != part(self.recipe(), name));
+        let fixed = FIXED.into_iter().find(|name| recipe.part(name) != self.recipe().part(name));
         if let Some(part) = fixed {
             return Err(RecipeError::Fixed(part));
         }
@@ -224,7 +221,7 @@ impl Stack {
     }
 
     fn take_up(&mut self, now: Time, request: &ChangeMessage<'_>) -> Result<(), RecipeError> {
-        let compiled = self.compile(&Recipe::parse(request.text)?)?;
+        let compiled = self.compile(&self.compiled.registry.parse(request.text)?)?;
         match request.message_type {
             MessageType::Apply => self.on_apply(now, compiled)?,
             _ => self.on_propose(now, compiled),

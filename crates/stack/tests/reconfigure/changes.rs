@@ -49,7 +49,7 @@ fn a_losing_proposal_is_ignored_even_if_late() {
     pair.exchange(SECOND);
     hear(&mut pair.a, pair.now, &late);
     pair.exchange(SECOND);
-    assert_eq!(pair.a.recipe().get("knob", "at"), Some("11"));
+    assert_eq!(pair.a.recipe().text("knob", "at").as_deref(), Some("11"));
     pair.assert_at_rest();
 }
 
@@ -64,7 +64,7 @@ fn a_late_repeat_of_an_older_change_changes_nothing() {
     pair.exchange(SECOND);
     hear(&mut pair.b, pair.now, &late);
     pair.exchange(SECOND);
-    assert_eq!(pair.b.recipe().get("knob", "at"), Some("2"));
+    assert_eq!(pair.b.recipe().text("knob", "at").as_deref(), Some("2"));
     pair.assert_at_rest();
 }
 
@@ -92,7 +92,7 @@ fn a_lost_answer_is_repeated() {
     // The peer has answered, and requests a change itself.
     pair.b.reconfigure(pair.now, &at(2)).unwrap();
     pair.exchange(SECOND);
-    assert_eq!(pair.a.recipe().get("knob", "at"), Some("2"));
+    assert_eq!(pair.a.recipe().text("knob", "at").as_deref(), Some("2"));
     assert_eq!(events(&mut pair.a), [StackEvent::Reconfigured, StackEvent::Reconfigured]);
     assert_eq!(events(&mut pair.b), [StackEvent::Reconfigured, StackEvent::Reconfigured]);
     pair.assert_at_rest();
@@ -115,7 +115,7 @@ fn an_invalid_proposal_does_not_win() {
     pair.a.reconfigure(pair.now, &at(60)).unwrap();
     pair.b.reconfigure(pair.now, &at(20)).unwrap();
     pair.exchange(SECOND);
-    assert_eq!(pair.a.recipe().get("knob", "at"), Some("20"));
+    assert_eq!(pair.a.recipe().text("knob", "at").as_deref(), Some("20"));
     let at_a = events(&mut pair.a);
     assert!(is_refused(&at_a[0]) && at_a[1..] == [StackEvent::Reconfigured], "{at_a:?}");
     assert_eq!(events(&mut pair.b), [StackEvent::Reconfigured]);
@@ -136,7 +136,7 @@ fn unconfirmed_parameters_are_reverted_at_both_ends() {
         assert!(at_a.len() == 1 && is_refused(&at_a[0]), "{at_a:?}");
         pair.exchange(SECOND * 20);
         pair.assert_at_rest();
-        assert_eq!(pair.b.recipe().get("knob", "at"), None);
+        assert_eq!(pair.b.recipe().text("knob", "at"), None);
         assert_eq!(events(&mut pair.a), []);
     }
 }

@@ -4,11 +4,11 @@
 use haul_base::{Machine, Time};
 use haul_stack::{Recipe, Registration, Stack, StackEvent};
 
-use crate::parts::{Before, Boom, Fuse, Pair, events, plain, recipe, setup};
+use crate::parts::{Before, Boom, Fuse, KnobConfig, Pair, events, plain, recipe, setup};
 
 fn that_panics(step: &str) -> Recipe {
     let mut recipe = recipe();
-    recipe.set("knob.panics", step).unwrap();
+    recipe.change(|knob: &mut KnobConfig| step.clone_into(&mut knob.panics)).unwrap();
     recipe
 }
 
@@ -32,7 +32,7 @@ fn the_first_micro_protocol_panicking_in_drop_is_named() {
     let knob = registry.get("knob").unwrap().clone();
     registry.register(Registration { name: "other", ..knob });
     let mut recipe = that_panics("drop").with("other");
-    recipe.set("other.panics", "drop").unwrap();
+    registry.set(&mut recipe, "other.panics", "drop").unwrap();
     let error = std::sync::Arc::new(registry).compile(&recipe, 0).unwrap_err().to_string();
     assert_eq!(error, "knob: it panicked: I do not like to drop");
 }

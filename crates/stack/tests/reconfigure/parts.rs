@@ -5,8 +5,8 @@ use std::sync::Arc;
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Configuration, Context, Declaration, Kind, MicroProtocol, Name, Order,
-    Parameters, ProtocolStats, Recipe, Registration, Registry, Resolution, SendOptions, Setup, Stack,
-    StackEvent, configuration,
+    Part, ProtocolStats, Recipe, Registration, Registry, Resolution, SendOptions, Setup, Stack, StackEvent,
+    configuration,
 };
 
 /// A message is a packet.
@@ -70,7 +70,7 @@ impl MicroProtocol for Knob {
         self.step("bind");
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         self.panics = parameters.read::<KnobConfig>().panics;
         self.step("change");
         Ok(())

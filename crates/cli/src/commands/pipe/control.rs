@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
-use haul_proto::{ChosenLaw, Part};
+use haul_proto::{ChosenLaw, LawChange, Part};
 use haulage::{ByteWriter, Connection};
 
 use crate::fault::{self, Fault};
@@ -21,21 +21,21 @@ impl Controlled for ByteWriter {
         self.law().cloned()
     }
 
-    fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
-        self.set_law(changes).map_err(unknown)
+    fn change(&mut self, change: &LawChange) -> Result<(), Fault> {
+        self.set_law(change).map_err(unknown)
     }
 }
 
 /// Either end of a connection changes the recipe of both.
 impl Controlled for &Connection {
     fn law(&self) -> Option<Part> {
-        self.recipe().parts.into_iter().find(|part| part.name == LAW)
+        self.recipe().part(LAW).cloned()
     }
 
-    fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
+    fn change(&mut self, change: &LawChange) -> Result<(), Fault> {
         let mut recipe = self.recipe();
-        for law in recipe.parts.iter_mut().filter(|part| part.name == LAW) {
-            ChosenLaw::change(law, changes).map_err(unknown)?;
+        if let Some(law) = recipe.part_mut(LAW) {
+            ChosenLaw::change(law, change).map_err(unknown)?;
         }
         self.reconfigure(&recipe).map_err(fault::of)
     }
@@ -79,14 +79,17 @@ impl Controls {
             }
         }
         // One request per interval, so that the other side cannot cause more work.
-        let (Some(mut changes), Some(law)) = (writer.take_law_request(), writer.law()) else { return };
-        if let Ok(chosen) = ChosenLaw::change(&mut law.clone(), &changes) {
-            changes.extend(self.limits.excess(&chosen));
-        }
+        let (Some(request), Some(law)) = (writer.take_law_request(), writer.law()) else { return };
+        let mut asked = law.clone();
         // Applied to the present law, which may differ from the one that the other side knows.
-        match writer.change(&changes) {
-            Ok(()) => tracing::info!(?changes, "the peer requested another control law"),
-            Err(fault) => tracing::debug!(%fault, "the peer requested an invalid control law"),
+        let changed = request.and_then(|change| {
+            ChosenLaw::change(&mut asked, &change)?;
+            let change = change.and(LawChange::of(&asked, |law| self.limits.apply(law)));
+            writer.set_law(&change).map(|()| change)
+        });
+        match changed {
+            Ok(change) => tracing::info!(?change, "the peer requested another control law"),
+            Err(error) => tracing::debug!(%error, "the peer requested an invalid control law"),
         }
     }
 }

@@ -19,12 +19,12 @@ pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, 
     let (of_parts, of_session): (Vec<&Setting>, Vec<&Setting>) = settings.iter().partition(is_of_part);
     let of_session: Vec<Setting> = of_session.into_iter().cloned().collect();
     let session = Settings::collect(preset, &of_session)?;
-    let mut recipe = with_law(session.recipe.clone(), &of_session)?;
+    let mut recipe = with_law(session.recipe.clone(), &of_session);
     // A reliable pipe delivers in order.
     if recipe.has("retransmit") && recipe.has("positive_ack") && !recipe.has("in_order") {
         recipe = recipe.with("in_order");
     }
-    for setting in of_session.iter().chain(of_parts) {
+    for setting in haulage::registry().in_order(of_session.iter().chain(of_parts), |set| &set.key) {
         set(&mut recipe, setting)?;
     }
     let compiled = Arc::new(haulage::registry()).compile(&recipe, TAG_LEN);
@@ -33,16 +33,14 @@ pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, 
 }
 
 /// Replaces a fixed rate by the control law that was typed, if any; the rate becomes its ceiling.
-fn with_law(recipe: Recipe, of_session: &[Setting]) -> Result<Recipe, Fault> {
+fn with_law(recipe: Recipe, of_session: &[Setting]) -> Recipe {
     let names_law = |set: &&Setting| set.origin.is_typed() && session_key(&set.key) == "controller";
-    let Some(law) = of_session.iter().rfind(names_law) else { return Ok(recipe) };
-    let Some(FixedRateConfig { rate, .. }) = recipe.configuration().map_err(fault::of)? else {
-        return Ok(recipe);
-    };
+    let Some(law) = of_session.iter().rfind(names_law) else { return recipe };
+    let Some(FixedRateConfig { rate, .. }) = recipe.configuration() else { return recipe };
     let recipe = recipe.without("fixed_rate");
     let recipe = if recipe.has("receiver_report") { recipe } else { recipe.with("receiver_report") };
     let controller = law.value.clone();
-    Ok(recipe.with(RateControlConfig { controller, rate, ..RateControlConfig::default() }))
+    recipe.with(RateControlConfig { controller, rate, ..RateControlConfig::default() })
 }
 
 /// Sets a parameter of the recipe. One that the recipe does not have is rejected if it was typed; from
@@ -58,7 +56,7 @@ fn set(recipe: &mut Recipe, setting: &Setting) -> Result<(), Fault> {
         key => key,
     };
     match key.split_once('.') {
-        Some((part, _)) if recipe.has(part) => recipe.set(key, value).map_err(fault::of),
+        Some((part, _)) if recipe.has(part) => haulage::registry().set(recipe, key, value).map_err(fault::of),
         _ if !origin.is_typed() => Ok(()),
         Some(("rate_control", _)) => Err(fault::usage(
             format!("{origin}: {} has no control law, so {key} does not apply", recipe.name),
@@ -94,17 +92,21 @@ mod tests {
         for name in ["default", "fixed", "bulk", "fobs", "fobs-classifier", "rbudp", "rapid+", "proactive"] {
             let recipe = choose_with(name, &rate).unwrap();
             assert_eq!((recipe.name.as_str(), recipe.has("object")), (name, true));
-            assert_eq!(recipe.get("rate_control", "rate").unwrap().parse(), Ok(Rate::from_mbps(7)), "{name}");
+            assert_eq!(
+                recipe.text("rate_control", "rate").unwrap().parse(),
+                Ok(Rate::from_mbps(7)),
+                "{name}"
+            );
             haul_proto::check_object_recipe(&recipe, 16).unwrap();
         }
         for name in ["viz", "msg", "sensor"] {
             let recipe = choose_with(name, &rate).unwrap();
-            assert_eq!(recipe.get("fixed_rate", "rate"), Some("7000000bit"), "{name}");
+            assert_eq!(recipe.text("fixed_rate", "rate").as_deref(), Some("7Mbit"), "{name}");
         }
         let streams = choose_with("streams", &rate).unwrap();
-        assert_eq!(streams.get("rate_control", "rate"), Some("7000000bit"));
+        assert_eq!(streams.text("rate_control", "rate").as_deref(), Some("7Mbit"));
         let fixed = choose_with("fixed", &rate).unwrap();
-        assert_eq!(fixed.get("rate_control", "controller"), Some("fixed"));
+        assert_eq!(fixed.text("rate_control", "controller").as_deref(), Some("fixed"));
         let error = choose_with("fixed", &[]).expect_err("a fixed rate has to be given");
         assert!(error.message.contains("rate"), "{error}");
         assert!(choose_with("blk", &[]).unwrap_err().message.contains("bulk"));
@@ -115,15 +117,19 @@ mod tests {
         for name in ["bulk", "streams", "msg", "viz", "sensor"] {
             let values = [("controller", "reno"), ("rate_control.diagnosis", "signature"), ("rate", "9Mbit")];
             let recipe = choose_with(name, &values).unwrap();
-            let law = |parameter| recipe.get("rate_control", parameter);
-            assert_eq!((law("controller"), law("rate")), (Some("reno"), Some("9Mbit")), "{name}");
-            assert_eq!(law("diagnosis"), Some("signature"), "{name}");
+            let law = |parameter| recipe.text("rate_control", parameter).unwrap();
+            assert_eq!([law("controller"), law("rate")], ["reno", "9Mbit"], "{name}");
+            assert_eq!(law("diagnosis"), "signature", "{name}");
             assert!(!recipe.has("fixed_rate"), "{name}");
         }
         let viz = choose_with("viz", &[("controller", "bbr")]).unwrap();
-        assert_eq!(viz.get("rate_control", "rate"), Some("100Mbit"), "the rate becomes the ceiling");
+        assert_eq!(
+            viz.text("rate_control", "rate").as_deref(),
+            Some("100Mbit"),
+            "the rate becomes the ceiling"
+        );
         let msg = choose_with("msg", &[("fixed_size.max_message", "1KiB")]).unwrap();
-        assert_eq!(msg.get("fixed_size", "max_message"), Some("1KiB"));
+        assert_eq!(msg.text("fixed_size", "max_message").as_deref(), Some("1KiB"));
     }
 
     #[test]

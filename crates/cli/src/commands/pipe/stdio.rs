@@ -128,9 +128,8 @@ pub(crate) fn check_frame(frame: Option<Bytes>) -> Result<(), Fault> {
 /// Returns the length of the longest message that a recipe carries; `u64::MAX` if it sets no limit.
 fn longest_message(recipe: &Recipe) -> Bytes {
     let header = if recipe.has("streams") { MESSAGE_HEADER as u64 } else { 0 };
-    // An invalid recipe is rejected when it is used, with a better message.
-    let size = recipe.configuration::<FixedSizeConfig>().map(Option::unwrap_or_default).ok();
-    let longest = size.and_then(|size| size.max_message.0.checked_sub(header));
+    let size: FixedSizeConfig = recipe.configuration().unwrap_or_default();
+    let longest = size.max_message.0.checked_sub(header);
     longest.filter(|&size| size > 0).map_or(Bytes(u64::MAX), Bytes)
 }
 

@@ -11,8 +11,7 @@ use std::any::Any;
 use haul_base::Span;
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    PATH_ANSWERED, Parameters, ProtocolStats, RENUMBERED, Resolution, SharedValue, U48, configuration,
-    parameter,
+    PATH_ANSWERED, Part, ProtocolStats, RENUMBERED, Resolution, SharedValue, U48, configuration, parameter,
 };
 
 use self::receiving::{Attributes, Next, Receiving, When};
@@ -74,17 +73,17 @@ pub(super) struct Acknowledging {
 
 impl Acknowledging {
     /// Creates one that acknowledges at once, and reports ranges beyond gaps.
-    pub(super) fn at_once(kind: Kind, parameters: &Parameters) -> Self {
+    pub(super) fn at_once(kind: Kind, parameters: &Part) -> Self {
         Self::new(kind, false, parameters)
     }
 
     /// Creates one that delays acknowledgements, and reports only the number below which everything has
     /// arrived.
-    pub(super) fn now_and_then(kind: Kind, parameters: &Parameters) -> Self {
+    pub(super) fn now_and_then(kind: Kind, parameters: &Part) -> Self {
         Self::new(kind, true, parameters)
     }
 
-    fn new(kind: Kind, is_delayed: bool, parameters: &Parameters) -> Self {
+    fn new(kind: Kind, is_delayed: bool, parameters: &Part) -> Self {
         let (when, policy) = read(is_delayed, parameters);
         Self {
             kind,
@@ -132,7 +131,7 @@ impl Acknowledging {
     }
 }
 
-fn read(is_delayed: bool, parameters: &Parameters) -> (When, Policy) {
+fn read(is_delayed: bool, parameters: &Part) -> (When, Policy) {
     if is_delayed {
         let CumulativeAckConfig { packets, delay, granularity, linear } = parameters.read();
         (When::Every { packets, delay }, Policy { granularity, linear, delay, oldest_only: true })
@@ -224,7 +223,7 @@ impl MicroProtocol for Acknowledging {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         (self.receiving.when, self.sending.policy) = read(self.is_delayed, parameters);
         Ok(())
     }

@@ -24,8 +24,8 @@ use std::any::Any;
 
 use haul_base::{Span, Time};
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT, Setup, choice, configuration,
+    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, Part,
+    ProtocolStats, Registration, Resolution, SEND_PERMIT, Setup, choice, configuration,
 };
 
 use super::attributes::SENT_AT;
@@ -302,7 +302,7 @@ impl MicroProtocol for BitmapAck {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, context: &mut Context<'_>) -> Result<(), String> {
         let BitmapAckConfig { when, over, interval } = parameters.read();
         if (when, over) != (self.when, self.over) {
             let fixed = "`when` and `over` cannot change during a session";

@@ -51,8 +51,8 @@ fn lost_reports_cause_no_retransmissions() {
 #[test]
 fn in_round_mode_gaps_are_reported_only_on_request() {
     let mut recipe = object_recipe("10Gbit");
-    recipe.set("bitmap_ack.when", "round").unwrap();
-    recipe.set("retransmit.probe", "false").unwrap();
+    crate::micro::registry().set(&mut recipe, "bitmap_ack.when", "round").unwrap();
+    crate::micro::registry().set(&mut recipe, "retransmit.probe", "false").unwrap();
     let mut pair = pair(&recipe);
     let mut lose = |packet| packet == 3;
     // One batch of data, and no request yet.
@@ -71,7 +71,7 @@ fn in_round_mode_gaps_are_reported_only_on_request() {
 #[test]
 fn an_empty_report_before_any_packet_is_no_violation() {
     let mut recipe = object_recipe("10Mbit");
-    recipe.set("object.first_limit", "1B").unwrap();
+    crate::micro::registry().set(&mut recipe, "object.first_limit", "1B").unwrap();
     let mut pair = pair(&recipe);
     pair.exchange(T0, &mut Path::default());
     pair.run_until(at(1_000), &mut Path::default());
@@ -82,7 +82,7 @@ fn an_empty_report_before_any_packet_is_no_violation() {
 fn while_data_arrives_reports_keep_the_interval() {
     for (interval, expected) in [("2ms", 500), ("20ms", 50)] {
         let mut recipe = object_recipe("8Mbit");
-        recipe.set("bitmap_ack.interval", interval).unwrap();
+        crate::micro::registry().set(&mut recipe, "bitmap_ack.interval", interval).unwrap();
         let mut pair = Pair::of_object(&recipe, 10_000_000).0;
         pair.exchange(T0, &mut Path::default());
         pair.run_until(at(1_000), &mut Path::default());

@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 
 use haul_base::Span;
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Buffer, Context, Declaration, EventId, Kind, MicroProtocol, Order,
-    Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT, configuration,
+    Attribute, Batch, BatchEvent, Buffer, Context, Declaration, EventId, Kind, MicroProtocol, Order, Part,
+    ProtocolStats, Registration, Resolution, SEND_PERMIT, configuration,
 };
 use reed_solomon_simd::ReedSolomonEncoder;
 
@@ -255,7 +255,7 @@ impl MicroProtocol for Fec {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, context: &mut Context<'_>) -> Result<(), String> {
         let FecConfig { data, repair, delay } = parameters.read();
         if data != self.data {
             return Err(

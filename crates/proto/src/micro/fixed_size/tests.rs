@@ -76,7 +76,7 @@ fn a_too_long_message_is_refused_and_the_longest_accepted() {
 #[test]
 fn incomplete_messages_are_abandoned_when_memory_is_needed() {
     let mut recipe = recipe();
-    recipe.set("fixed_size.reassembly", "150KiB").unwrap();
+    crate::micro::registry().set(&mut recipe, "fixed_size.reassembly", "150KiB").unwrap();
     let mut pair = Pair::new(&recipe);
     let mut number = 0;
     // The second packet of each message is lost.
@@ -173,7 +173,7 @@ fn limited(max_message: Bytes) -> Recipe {
 fn a_lowered_message_limit_does_not_affect_started_messages() {
     let (mut pair, message) = halfway(&limited(Bytes(64 << 10)), 40_000);
     let mut shorter = limited(Bytes(1 << 10));
-    shorter.set("fixed_size.reassembly", "1KiB").unwrap();
+    crate::micro::registry().set(&mut shorter, "fixed_size.reassembly", "1KiB").unwrap();
     pair.b.reconfigure(T0, &shorter).unwrap();
     pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
     assert!(pair.received_by_b() == [(0, message)], "the message has not arrived");

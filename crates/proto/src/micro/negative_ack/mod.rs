@@ -17,8 +17,8 @@ mod wire;
 use std::any::Any;
 
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    Parameters, ProtocolStats, RENUMBERED, Registration, Resolution, SEND_PERMIT, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, Part,
+    ProtocolStats, RENUMBERED, Registration, Resolution, SEND_PERMIT, SharedValue, U48,
 };
 
 use self::receiving::Receiving;
@@ -191,7 +191,7 @@ impl MicroProtocol for NegativeAck {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         self.limits = NegativeAckConfig::checked(parameters)?;
         Ok(())
     }

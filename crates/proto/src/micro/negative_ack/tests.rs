@@ -1,21 +1,22 @@
 //! Two stacks and a lossy path without delay.
 
 use haul_base::{Machine, Rng, Span, Time};
-use haul_stack::{PACKET_HEADER_LEN, Part, Recipe, SendOptions, Stack, StackEvent};
+use haul_stack::{PACKET_HEADER_LEN, Recipe, SendOptions, Stack, StackEvent};
 use proptest::prelude::*;
 
 use super::NACK;
 use super::wire::{self, Message};
+use crate::micro;
 use crate::micro::stats::NegativeAckStats;
-use crate::micro::testing::{Pair, Path, T0, compiled, events, receive, setup, stats};
+use crate::micro::testing::{Pair, Path, T0, compiled, events, part, receive, setup, stats};
 
 fn recipe(window: &str, nack: &[(&str, &str)]) -> Recipe {
     Recipe::new("test")
         .with("fixed_size")
         .with("transport_driver")
         .with("sequenced_segment")
-        .with(Part::new("retransmit", &[("window", window)]))
-        .with(Part::new("negative_ack", nack))
+        .with(part("retransmit", &[("window", window)]))
+        .with(part("negative_ack", nack))
         .with("seal")
 }
 
@@ -90,7 +91,7 @@ fn a_gap_is_repaired_after_renumbering() {
     (0..20).for_each(|n| send(&mut pair, at(0), n));
     pair.exchange(at(0), &mut Path::default());
     let mut changed = recipe.with("rate_stats");
-    changed.set("sequenced_segment.window", "100000").unwrap();
+    micro::registry().set(&mut changed, "sequenced_segment.window", "100000").unwrap();
     pair.a.reconfigure(at(0), &changed).unwrap();
     // Silence is reported, and answered with the sender's state.
     pair.run_until(at(5_000), &mut Path::default());
@@ -190,7 +191,7 @@ fn a_recipe_can_change_without_acknowledgements() {
 #[test]
 fn retention_shorter_than_the_silence_timeout_is_refused() {
     let recipe = recipe("1024", &[("silence", "10s"), ("retention", "60s")]);
-    let registry = std::sync::Arc::new(crate::micro::registry());
+    let registry = std::sync::Arc::new(micro::registry());
     let error = registry.compile(&recipe, 8).unwrap_err().to_string();
     assert!(error.contains("at least 8 times"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! Timing of both sides: parameters, timers, repetition.
 
 use haul_base::Span;
-use haul_stack::{Context, Parameters, configuration};
+use haul_stack::{Context, Part, configuration};
 
 /// IDs of the timers.
 pub(super) const GAP: u8 = 0;
@@ -25,7 +25,7 @@ configuration! {
 }
 
 impl NegativeAckConfig {
-    pub(super) fn checked(parameters: &Parameters) -> Result<Self, String> {
+    pub(super) fn checked(parameters: &Part) -> Result<Self, String> {
         let limits: Self = parameters.read();
         if limits.silence == Span::ZERO || limits.retention < limits.silence * MIN_REPORTS {
             return Err(format!(

@@ -11,7 +11,7 @@ use std::any::Any;
 
 use haul_base::{Bytes, Time};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, Parameters, ProtocolStats,
+    Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, Part, ProtocolStats,
     Registration, Resolution, Setup, choice, configuration,
 };
 
@@ -73,7 +73,7 @@ pub(super) fn registration() -> Registration {
     }
 }
 
-fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
+fn build(parameters: &Part, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let ObjectConfig { chunk, disk, first_limit, gaps } = parameters.read();
     let sender = ObjectSender::new(chunk.0, first_limit.0);
     let receiver = ObjectReceiver::new(gaps);
@@ -128,7 +128,7 @@ impl MicroProtocol for Object {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         let ObjectConfig { chunk, disk, gaps, .. } = parameters.read();
         if gaps != self.gaps {
             return Err("`gaps` cannot change during a session".to_owned());
@@ -160,7 +160,7 @@ mod tests {
         let (mut pair, received) = Pair::of_object(&recipe, 10_000);
         let change = |key: &str, value: &str| {
             let mut changed = recipe.clone();
-            changed.set(key, value).unwrap();
+            crate::micro::registry().set(&mut changed, key, value).unwrap();
             changed
         };
         let refused = pair.a.reconfigure(T0, &change("object.gaps", "free")).unwrap_err().to_string();
@@ -179,7 +179,7 @@ mod tests {
         ) {
             let mut recipe = object_recipe("100Gbit");
             // The sender ignores the receiver's limit.
-            recipe.set("object.first_limit", "1GB").unwrap();
+            crate::micro::registry().set(&mut recipe, "object.first_limit", "1GB").unwrap();
             let (mut pair, received) = Pair::of_object_up_to(&recipe, len, limit);
             let mut lose = |packet: usize| packet == lost;
             pair.exchange(T0, &mut Path { reverse, lose: Some(&mut lose), ..Path::default() });

@@ -1,7 +1,7 @@
 //! The law of a session and its parameters.
 
 use haul_base::{Bytes, Rate, Span};
-use haul_stack::{Configuration, ParameterSpec, Parameters, Part, configuration};
+use haul_stack::{Configuration, ParameterSpec, ParameterValue, Part, configuration};
 
 use crate::control::held_rate::Mode;
 use crate::control::{
@@ -45,10 +45,15 @@ impl RateControlConfig {
     }
 }
 
+/// The parameter that names the law.
+pub(super) const CONTROLLER: ParameterSpec = RateControlConfig::PARAMETERS[0];
+
 /// Returns the parameters of the law that a recipe names.
 pub(super) fn law_parameters(part: &Part) -> &'static [ParameterSpec] {
-    let ParameterSpec { name, default, .. } = RateControlConfig::PARAMETERS[0];
-    let name = part.get(name).unwrap_or(default);
+    let name = match part.get(CONTROLLER.name) {
+        Some(ParameterValue::Text(name)) => name,
+        _ => CONTROLLER.default,
+    };
     // An unknown law is rejected when it is built.
     law(name).map_or(&[], |law| law.parameters)
 }
@@ -71,7 +76,7 @@ pub fn register_law(law: &'static LawRegistration) -> Result<(), ControllerError
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Law {
     pub(super) name: String,
-    parameters: Parameters,
+    parameters: Part,
     pub(super) ceiling: Option<Rate>,
     pub(super) initial_rtt: Span,
     cause_aware: bool,
@@ -80,7 +85,7 @@ pub(super) struct Law {
 }
 
 impl Law {
-    pub(super) fn read(parameters: &Parameters, initial_rtt: Span) -> Self {
+    pub(super) fn read(parameters: &Part, initial_rtt: Span) -> Self {
         let RateControlConfig { controller, rate, cause_aware, ecn, mode, .. } = parameters.read();
         Self {
             name: controller,
@@ -94,7 +99,7 @@ impl Law {
     }
 
     /// Returns a description of another law with the same ceiling.
-    pub(super) fn of_name(&self, name: &str, parameters: Parameters) -> Self {
+    pub(super) fn of_name(&self, name: &str, parameters: Part) -> Self {
         Self { name: name.to_owned(), parameters, ..self.clone() }
     }
 

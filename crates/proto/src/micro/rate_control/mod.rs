@@ -18,7 +18,7 @@ use std::sync::Arc;
 use haul_base::{Cause, Ecn, HostSample, Rate, Span, Time};
 use haul_diagnosis::{Model, Signature};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, Parameters, ProtocolStats,
+    Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, Part, ProtocolStats,
     Registration, Resolution, SEND_PERMIT, Setup, StackEvent,
 };
 
@@ -35,7 +35,7 @@ use crate::diagnosis::Diagnostician;
 use crate::pacer::Pacer;
 use advice::ReceivedTotals;
 use bindings::Bindings;
-pub use chosen::{ChosenLaw, LAW_CHOSEN};
+pub use chosen::{ChosenLaw, LAW_CHOSEN, LawChange};
 use gaps::Gaps;
 use law::{ANY_DELAY, Law, law_parameters};
 pub use law::{RateControlConfig, register_law};
@@ -112,7 +112,7 @@ fn ecn(is_capable: bool) -> Ecn {
     if is_capable { Ecn::Ect0 } else { Ecn::NotEct }
 }
 
-fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
+fn build(parameters: &Part, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let law = Law::read(parameters, setup.initial_rtt);
     let config: RateControlConfig = parameters.read();
     let rules = Rules::of(&config, &law).map_err(|wrong| format!("switch: {wrong}"))?;
@@ -160,7 +160,7 @@ impl RateControl {
     /// Switches to the law and the parameters of a recipe. `keeps_law`: keep a law that a rule has chosen.
     fn switch(
         &mut self,
-        parameters: &Parameters,
+        parameters: &Part,
         keeps_law: bool,
         context: &mut Context<'_>,
     ) -> Result<(), String> {
@@ -498,7 +498,7 @@ impl MicroProtocol for RateControl {
         self.schedule(context);
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, context: &mut Context<'_>) -> Result<(), String> {
         self.switch(parameters, false, context)
     }
 

@@ -287,9 +287,10 @@ mod tests {
 
     use super::super::ChosenLaw;
     use super::*;
+    use crate::micro::testing;
 
     fn part(given: &[(&str, &str)]) -> Part {
-        Part::new("rate_control", given)
+        testing::part("rate_control", given)
     }
 
     /// Returns the rules of a recipe, and its law.
@@ -419,7 +420,9 @@ mod tests {
         let off = [("switch", "receiver_loss > 50% -> asynch"), ("diagnosis", "off"), ("rate", "1Gbit")];
         let error = ChosenLaw::check(&part(&off)).unwrap_err().to_string();
         assert!(error.contains("diagnosis"), "{error}");
-        let error = ChosenLaw::check(&part(&[("switch_wait", "10ms")])).unwrap_err().to_string();
+        let short =
+            Part::from(RateControlConfig { switch_wait: Span::from_millis(10), ..Default::default() });
+        let error = ChosenLaw::check(&short).unwrap_err().to_string();
         assert!(error.contains("switch_wait"), "{error}");
         assert!(ChosenLaw::check(&part(&[("switch", " ; ")])).is_ok());
     }

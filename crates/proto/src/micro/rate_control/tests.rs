@@ -7,6 +7,7 @@ use haul_base::{Cause, Ecn, HostSample, Machine, PathId, Rate, Received, Span, T
 use haul_stack::{Recipe, Stack, StackEvent};
 
 use crate::control::{Boundary, FeedbackSample, Limits, Permit, RateController, RateState, Unit, law_names};
+use crate::micro;
 use crate::micro::events::{HOST_SAMPLE, PAUSE_NEEDED, Pause, QUOTA, Quota, VERDICT};
 use crate::micro::stats::RateControlStats;
 use crate::micro::testing::{Pair, Path, T0, compiled, events, object_recipe, stats};
@@ -71,7 +72,7 @@ fn a_higher_rate_ends_the_pause_of_a_low_one() {
 fn a_law_that_takes_over_from_a_stopped_one_starts_as_in_a_new_session() {
     let mut pair = started(&object_recipe("1kbit"));
     let mut other = object_recipe("100Mbit");
-    other.set("rate_control.controller", "rapid_plus").unwrap();
+    micro::registry().set(&mut other, "rate_control.controller", "rapid_plus").unwrap();
     pair.a.reconfigure(at(200), &other).unwrap();
     let found = sent(&mut pair, 200, 1_200);
     assert!(found > 40_000_000, "{found}");
@@ -98,12 +99,15 @@ fn a_low_rate_is_kept_with_few_wake_ups() {
     let recipe = object_recipe("50Mbit");
     let mut laws = vec![(recipe.clone(), 1_472, 450), (recipe.clone(), 8_972, 240)];
     let mut delivery = recipe;
-    delivery.set("rate_control.controller", "delivery").unwrap();
+    micro::registry().set(&mut delivery, "rate_control.controller", "delivery").unwrap();
     laws.push((delivery, 8_972, 240));
     for (recipe, datagram, most) in laws {
         let (bytes, wakes) = second(Pair::of_object_in(&recipe, 50_000_000, datagram).0);
-        let least =
-            if recipe.get("rate_control", "controller") == Some("fixed") { 6_187_500 } else { 6_000_000 };
+        let least = if recipe.text("rate_control", "controller").as_deref() == Some("fixed") {
+            6_187_500
+        } else {
+            6_000_000
+        };
         assert!((least..=6_312_500).contains(&bytes), "{bytes} bytes in a second, datagrams of {datagram}");
         assert!(wakes <= most, "{wakes} wake-ups a second, datagrams of {datagram}");
     }
@@ -124,7 +128,7 @@ fn the_quota_of_the_receiver_bounds_the_law_and_never_raises_it() {
 fn a_batch_respects_the_maximum_size() {
     for (most, rate) in [("1", "2Gbit"), ("7", "2Gbit"), ("64", "2Gbit"), ("64", "1Mbit")] {
         let mut recipe = object_recipe(rate);
-        recipe.set("rate_control.max_batch", most).unwrap();
+        micro::registry().set(&mut recipe, "rate_control.max_batch", most).unwrap();
         let mut pair = Pair::of_object(&recipe, 10_000_000).0;
         let mut slot = vec![0; 65_536];
         let sent = pair.a.poll_transmit(T0, &mut slot).unwrap();
@@ -275,8 +279,8 @@ fn a_law_that_holds_forever_ends_the_session_by_name() {
 #[test]
 fn window_segment_and_chunk_ends_have_exact_losses() {
     let mut recipe = object_recipe("8Mbit");
-    recipe.set("object.chunk", "5MB").unwrap();
-    recipe.set("rate_control.unit_window", "3MB").unwrap();
+    micro::registry().set(&mut recipe, "object.chunk", "5MB").unwrap();
+    micro::registry().set(&mut recipe, "rate_control.unit_window", "3MB").unwrap();
     let (mut pair, inputs) = listening(&recipe, go(), None);
     let mut count = 0u64;
     // One of each 100 data packets, in sending order; control packets of the reverse direction are not
@@ -309,8 +313,8 @@ fn window_segment_and_chunk_ends_have_exact_losses() {
 #[test]
 fn the_end_of_a_blast_round_has_its_losses() {
     let mut recipe = object_recipe("8Mbit");
-    recipe.set("bitmap_ack.when", "round").unwrap();
-    recipe.set("retransmit.probe", "false").unwrap();
+    micro::registry().set(&mut recipe, "bitmap_ack.when", "round").unwrap();
+    micro::registry().set(&mut recipe, "retransmit.probe", "false").unwrap();
     let inputs = Arc::new(Mutex::new(LawInputs::default()));
     let law: Box<dyn RateController> =
         Box::new(RecordingLaw { inputs: inputs.clone(), permit: go(), deadline: None });
@@ -353,8 +357,8 @@ fn cross(now: Time, from: &mut Stack, to: &mut Stack, ecn: Ecn, read_after: Span
 fn the_recipe_enables_ecn_and_marks_are_reported() {
     for (enabled, expected) in [("true", Ecn::Ect0), ("false", Ecn::NotEct)] {
         let mut recipe = object_recipe("8Mbit");
-        recipe.set("rate_control.controller", "sabul").unwrap();
-        recipe.set("rate_control.ecn", enabled).unwrap();
+        micro::registry().set(&mut recipe, "rate_control.controller", "sabul").unwrap();
+        micro::registry().set(&mut recipe, "rate_control.ecn", enabled).unwrap();
         let (mut pair, inputs) = listening(&recipe, go(), None);
         let sent = cross(T0, &mut pair.a, &mut pair.b, Ecn::Ce, Span::ZERO);
         assert!(!sent.is_empty() && sent.iter().all(|&ecn| ecn == expected), "{sent:?}");
@@ -412,8 +416,9 @@ fn the_hosts_load_and_the_verdict_reach_the_law() {
 fn parameters_of_the_law_are_checked_with_the_recipe() {
     let refused = |key: &str, value: &str| {
         let mut recipe = object_recipe("8Mbit");
-        recipe.set(key, value).unwrap();
-        Arc::new(crate::micro::registry()).compile(&recipe, 8).unwrap_err().to_string()
+        let registry = Arc::new(micro::registry());
+        let set = registry.set(&mut recipe, key, value);
+        set.and_then(|()| registry.compile(&recipe, 8)).unwrap_err().to_string()
     };
     let error = refused("rate_control.no_such", "1");
     assert!(error.contains("no_such") && error.contains("cause_aware"), "{error}");
@@ -424,7 +429,7 @@ fn parameters_of_the_law_are_checked_with_the_recipe() {
         assert!(error.contains("above zero"), "{error}");
     }
     let mut recipe = object_recipe("8Mbit");
-    recipe.set("rate_control.cause_aware", "true").unwrap();
+    micro::registry().set(&mut recipe, "rate_control.cause_aware", "true").unwrap();
     compiled(&recipe);
 }
 
@@ -446,7 +451,7 @@ fn a_guessing_receiver_tells_the_sender_when_and_how_long_to_pause() {
         ("waiting", "30ms"),
         ("time_slice", "100ms"),
     ] {
-        recipe.set(&format!("rate_control.{name}"), value).unwrap();
+        micro::registry().set(&mut recipe, &format!("rate_control.{name}"), value).unwrap();
     }
     let mut pair = started(&recipe);
     let mut paused = Vec::new();
@@ -470,9 +475,9 @@ fn a_guessing_receiver_tells_the_sender_when_and_how_long_to_pause() {
 fn a_pause_is_bounded_single_and_only_for_laws_that_support_it() {
     let duration = |law: &str, micros: u64, duplicate: bool| {
         let mut recipe = object_recipe("400Mbit");
-        recipe.set("rate_control.controller", law).unwrap();
+        micro::registry().set(&mut recipe, "rate_control.controller", law).unwrap();
         if law == "stop_and_go" {
-            recipe.set("rate_control.guess_at", "receiver").unwrap();
+            micro::registry().set(&mut recipe, "rate_control.guess_at", "receiver").unwrap();
         }
         let mut pair = started(&recipe);
         pair.b.raise(at(100), PAUSE_NEEDED, &mut Pause(Span::from_micros(micros)));

@@ -15,7 +15,7 @@ use std::any::Any;
 
 use haul_base::Span;
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, Parameters, ProtocolStats,
+    Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, Part, ProtocolStats,
     Registration, Resolution, configuration,
 };
 
@@ -124,7 +124,7 @@ impl MicroProtocol for ReceiverReport {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, context: &mut Context<'_>) -> Result<(), String> {
         let ReceiverReportConfig { interval } = parameters.read();
         self.receiving.set_interval(interval);
         self.sending.set_interval(interval, context);

@@ -1,16 +1,16 @@
 use haul_base::{Machine, Span, Time};
-use haul_stack::{Part, Recipe, SendOptions};
+use haul_stack::{Recipe, SendOptions};
 
 use crate::config::ReceiverReportConfig;
 use crate::micro::stats::{RateControlStats, ReceiverReportStats};
-use crate::micro::testing::{Pair, Path, T0, stats};
+use crate::micro::testing::{Pair, Path, T0, part, stats};
 
 fn recipe(law: &[(&str, &str)]) -> Recipe {
     Recipe::new("test")
         .with("fixed_size")
         .with("sequenced_segment")
         .with(ReceiverReportConfig { interval: Span::from_millis(5) })
-        .with(Part::new("rate_control", law))
+        .with(part("rate_control", law))
         .with("seal")
 }
 

@@ -6,7 +6,7 @@ mod buffer;
 use std::any::Any;
 
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, EventId, MESSAGE_SETTLED, MicroProtocol, Order, Parameters,
+    Batch, BatchEvent, Context, Declaration, EventId, MESSAGE_SETTLED, MicroProtocol, Order, Part,
     ProtocolStats, RETRANSMIT_TIMEOUT, Resolution, SEND_PERMIT,
 };
 
@@ -98,7 +98,7 @@ impl MicroProtocol for KeepCopies {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
         self.limits = Limits::read(&parameters.read())?;
         if let Some(copies) = &mut self.copies {
             copies.limits = self.limits;

@@ -10,7 +10,7 @@ mod sent_packets;
 #[cfg(test)]
 mod tests;
 
-use haul_stack::{MicroProtocol, Parameters, PeerProtocols, Registration, Setup};
+use haul_stack::{MicroProtocol, Part, Recipe, Registration, Setup};
 
 use super::bitmap_ack::{BitmapAckConfig, When};
 pub use keep::{Keep, RetransmitConfig};
@@ -25,9 +25,9 @@ pub(super) fn registration() -> Registration {
 
 /// The loss of an object's last packets is detected at the end of a round, or by retransmitting them after a
 /// silence.
-fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
+fn compare(parameters: &Part, recipe: &Recipe) -> Result<(), (&'static str, String)> {
     let RetransmitConfig { keep, probe, .. } = parameters.read();
-    match peers.get::<BitmapAckConfig>().map(|reports| reports.when) {
+    match recipe.configuration::<BitmapAckConfig>().map(|reports| reports.when) {
         Some(When::Interval | When::Law) if keep == Keep::Object && !probe => {
             let problem = "must be true with `bitmap_ack.when` = `interval` or `law`, or losses of the last packets go unnoticed; set it to true, or bitmap_ack.when to segment, chunk or round";
             Err(("probe", problem.to_owned()))
@@ -36,7 +36,7 @@ fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'
     }
 }
 
-fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
+fn build(parameters: &Part, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let parameters: RetransmitConfig = parameters.read();
     match parameters.keep {
         Keep::Copies => Ok(Box::new(copies::KeepCopies::new(&parameters)?)),

@@ -6,7 +6,7 @@ use std::any::Any;
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MAX_BATCH, MicroProtocol,
-    Order, Parameters, ProtocolStats, Resolution, Setup, SharedValue, U48,
+    Order, Part, ProtocolStats, Resolution, Setup, SharedValue, U48,
 };
 use haul_wire::packet::{DATA_BODY_LEN, PART_BODY_LEN, PartBody};
 
@@ -377,7 +377,7 @@ impl MicroProtocol for KeepObject {
         context.raise(self.bindings().timeout, &mut timeout);
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Part, context: &mut Context<'_>) -> Result<(), String> {
         RetransmitConfig { window: self.window, probe: self.probes, .. } = parameters.read();
         self.update_send_window(!self.is_clear(), context);
         self.set_timer(context);

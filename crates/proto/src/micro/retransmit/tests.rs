@@ -5,22 +5,22 @@ use std::sync::Arc;
 
 use haul_base::{Machine, Rate, Rng, Span, Time};
 use haul_stack::{
-    Context, Declaration, EventId, MESSAGE_SETTLED, MicroProtocol, Order, Part, RATE_REQUESTED, Recipe,
+    Context, Declaration, EventId, MESSAGE_SETTLED, MicroProtocol, Order, RATE_REQUESTED, Recipe,
     Registration, Resolution, SendOptions, Settled, Stack, StackEvent,
 };
 use proptest::prelude::*;
 
 use crate::micro::stats::{KeepCopiesStats, SequencedSegmentStats};
-use crate::micro::testing::{Pair, Path, T0, events, receive, setup, stats};
+use crate::micro::testing::{Pair, Path, T0, events, part, receive, setup, stats};
 
 const ACKS: [&str; 2] = ["positive_ack", "cumulative_ack"];
 
-fn recipe(acks: &str, retransmit: &[(&str, &str)]) -> Recipe {
+fn recipe(acks: &'static str, retransmit: &[(&str, &str)]) -> Recipe {
     Recipe::new("test")
         .with("fixed_size")
         .with("transport_driver")
         .with("sequenced_segment")
-        .with(Part::new("retransmit", retransmit))
+        .with(part("retransmit", retransmit))
         .with(acks)
         .with("seal")
 }
@@ -291,7 +291,7 @@ fn memory_for_silent_peers_is_bounded_as_documented() {
         (7_900..=8_389).contains(&data_sent),
         "{data_sent} messages of 1,000 bytes are kept by `msg`, of 8 MiB"
     );
-    assert_eq!(preset("sensor").get("retransmit", "memory"), Some("16MiB"), "docs/security.md");
+    assert_eq!(preset("sensor").text("retransmit", "memory").as_deref(), Some("16MiB"), "docs/security.md");
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn bad() -> impl Strategy<Value = Bad> {
     })
 }
 
-fn run(acks: &str, bad: &Bad, lens: &[usize], both: bool) {
+fn run(acks: &'static str, bad: &Bad, lens: &[usize], both: bool) {
     let mut pair = Pair::new(&recipe(acks, &[("window", "64")]));
     let mut rng = Rng::from_seed(bad.seed);
     let mut lose = |_| rng.chance(bad.loss);

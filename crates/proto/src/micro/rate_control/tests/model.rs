@@ -9,7 +9,7 @@ use haul_stack::{Part, Recipe};
 use super::at;
 use crate::micro::shared::DiagnosedWindows;
 use crate::micro::testing::{Pair, Path, T0, object_recipe};
-use crate::{ChosenLaw, DiagnosedWindow, LAW_CHOSEN};
+use crate::{ChosenLaw, DiagnosedWindow, LAW_CHOSEN, LawChange};
 
 /// The shipped model with both causes exchanged.
 fn exchanged() -> Model {
@@ -36,12 +36,13 @@ fn causes_through_changes(mut pair: Pair) -> Vec<Cause> {
     // Windows are recorded from the first request on.
     next(&mut pair, T0);
     next(&mut pair, at(900));
-    recipe.set("rate_control.controller", "udt").unwrap();
+    crate::micro::registry().set(&mut recipe, "rate_control.controller", "udt").unwrap();
     pair.a.reconfigure(at(900), &recipe).unwrap();
     next(&mut pair, at(1_000));
-    let part = recipe.parts.iter_mut().find(|part| part.name == "rate_control").unwrap();
+    let part = recipe.part_mut("rate_control").unwrap();
     let change = |part: &mut Part, name: &str, value: &str| {
-        ChosenLaw::change(part, &[(name.to_owned(), value.to_owned())]).unwrap()
+        let change = LawChange::parse(part, &[(name, value)]).unwrap();
+        ChosenLaw::change(part, &change).unwrap()
     };
     for (name, value) in [("controller", "fixed"), ("diagnosis", "off"), ("diagnosis", "signature")] {
         pair.a.raise(at(1_000), LAW_CHOSEN, &mut change(part, name, value));
@@ -57,8 +58,8 @@ fn causes_through_changes(mut pair: Pair) -> Vec<Cause> {
 /// Windows of about 40,000 packets, two in a second, judged by their signatures alone.
 fn by_signature() -> Recipe {
     let mut recipe = object_recipe("1Gbit");
-    recipe.set("rate_control.diagnosis", "signature").unwrap();
-    recipe.set("rate_control.unit_window", "50MB").unwrap();
+    crate::micro::registry().set(&mut recipe, "rate_control.diagnosis", "signature").unwrap();
+    crate::micro::registry().set(&mut recipe, "rate_control.unit_window", "50MB").unwrap();
     recipe
 }
 

@@ -6,18 +6,19 @@ use haul_base::{CauseCounts, Time};
 use haul_stack::Recipe;
 
 use super::at;
+use crate::config::Evidence;
 use crate::control::LossRun;
 use crate::micro::events::ENDED;
 use crate::micro::shared::DiagnosedWindows;
 use crate::micro::stats::{KeepObjectStats, RateControlStats};
 use crate::micro::testing::{Pair, Path, T0, object_recipe, stats};
-use crate::{ChosenLaw, DiagnosedWindow, LAW_CHOSEN};
+use crate::{ChosenLaw, DiagnosedWindow, LAW_CHOSEN, LawChange};
 
 /// Windows of 2 MB, about 1,700 packets.
 fn small_windows(diagnosis: &str) -> Recipe {
     let mut recipe = object_recipe("100Mbit");
-    recipe.set("rate_control.unit_window", "2MB").unwrap();
-    recipe.set("rate_control.diagnosis", diagnosis).unwrap();
+    crate::micro::registry().set(&mut recipe, "rate_control.unit_window", "2MB").unwrap();
+    crate::micro::registry().set(&mut recipe, "rate_control.diagnosis", diagnosis).unwrap();
     recipe
 }
 
@@ -106,7 +107,7 @@ fn an_object_of_one_window_has_that_and_one_for_retransmissions() {
     let first = &watched.windows[0];
     assert_eq!((watched.windows.len(), first.number, first.sample.lost), (2, 0, 0));
     let sent = stats::<RateControlStats>(&watched.pair.a).sent.bytes;
-    recipe.set("rate_control.unit_window", &format!("{sent}B")).unwrap();
+    crate::micro::registry().set(&mut recipe, "rate_control.unit_window", &format!("{sent}B")).unwrap();
     let mut watched = Watched::of(&recipe, 2_000_000);
     watched.pair.run_until(at(5_000), &mut Path::default());
     watched.take();
@@ -144,9 +145,11 @@ fn an_aborted_transmission_has_reported_its_losses() {
 #[test]
 fn a_window_with_a_law_change_has_each_packet() {
     let mut recipe = small_windows("on");
-    let part = recipe.parts.iter_mut().find(|part| part.name == "rate_control").unwrap();
-    let mut change =
-        |name: &str, value: &str| ChosenLaw::change(part, &[(name.to_owned(), value.to_owned())]).unwrap();
+    let part = recipe.part_mut("rate_control").unwrap();
+    let mut change = |name: &str, value: &str| {
+        let change = LawChange::parse(part, &[(name, value)]).unwrap();
+        ChosenLaw::change(part, &change).unwrap()
+    };
     let changes = [
         ("controller", "udt"),
         ("controller", "fixed"),
@@ -180,8 +183,9 @@ fn without_a_diagnosis_there_are_no_windows_and_no_causes() {
 #[test]
 fn a_late_diagnosis_lists_later_losses() {
     let mut recipe = small_windows("off");
-    let part = recipe.parts.iter_mut().find(|part| part.name == "rate_control").unwrap();
-    let mut on = ChosenLaw::change(part, &[("diagnosis".to_owned(), "on".to_owned())]).unwrap();
+    let part = recipe.part_mut("rate_control").unwrap();
+    let change = LawChange::of(part, |law| law.diagnosis = Evidence::All);
+    let mut on = ChosenLaw::change(part, &change).unwrap();
     let mut watched = Watched::of(&small_windows("off"), 5_000_000);
     watched.run_until(at(100));
     let before = watched.lost();
