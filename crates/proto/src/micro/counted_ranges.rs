@@ -7,13 +7,13 @@ thread_local! {
     static STEPS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Returns the number of calls of this thread to range sets, plus the number of ranges over which it has
-/// iterated.
+/// Returns the number of calls of this thread to range sets, plus other steps counted.
 pub(crate) fn steps() -> u64 {
     STEPS.get()
 }
 
-fn count() {
+/// Counts one step.
+pub(super) fn count() {
     STEPS.set(STEPS.get() + 1);
 }
 
@@ -48,10 +48,6 @@ impl RangeSet {
     pub(crate) fn intersects(&self, range: Range<u64>) -> bool {
         count();
         self.0.intersects(range)
-    }
-
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + '_ {
-        self.0.iter().inspect(|_| count())
     }
 
     pub(crate) fn len(&self) -> usize {

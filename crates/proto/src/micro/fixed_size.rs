@@ -12,11 +12,11 @@ use haul_stack::{
     ProtocolStats, Registration, Resolution, SharedValue, Submission, U48, configuration,
 };
 
-use super::arrived::{Arrived, is_abandoned};
 use super::attributes::{MESSAGE, PLACE, SEQUENCE};
 use super::deadline::CutEnds;
 use super::reassembly::{Added, Limits, Reassembly, Segment};
-use super::sequenced_segment::{FirstMissing, is_reliable};
+use super::received_set::{ReceivedSet, is_abandoned};
+use super::sequenced_segment::is_reliable;
 use super::stall::StallDetector;
 use super::stats::FixedSizeStats;
 use super::truncated::expand;
@@ -59,9 +59,7 @@ struct FixedSize {
     /// Whether the recipe drops late messages; `cut_ends` tells it the deadlines of segments.
     deadlines: bool,
     cut_ends: Option<SharedValue<CutEnds>>,
-    /// Lowest missing sequence number.
-    first_missing: Option<SharedValue<FirstMissing>>,
-    arrived: Option<SharedValue<Arrived>>,
+    received: Option<SharedValue<ReceivedSet>>,
     /// Attribute with the sequence number; only in reliable stacks.
     sequence: Option<Attribute<U48>>,
     turns: Turns,
@@ -107,8 +105,7 @@ pub(super) fn registration() -> Registration {
                     priority: false,
                     deadlines: false,
                     cut_ends: None,
-                    first_missing: None,
-                    arrived: None,
+                    received: None,
                     sequence: None,
                     turns: Turns::default(),
                     stall: StallDetector::default(),
@@ -241,11 +238,10 @@ impl FixedSize {
     /// retransmitted. The first missing segment always finds space: some senders retransmit nothing else
     /// before it.
     fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let Some(first_missing) = self.first_missing.filter(|_| self.sequence.is_some()) else { return };
+        let Some(received) = self.received.filter(|_| self.sequence.is_some()) else { return };
         // Everything below has arrived or was given up.
-        let settled = self.arrived.map_or(0, |arrived| context.shared(arrived).below());
-        self.drop_abandoned(settled, context);
-        let mut wanted = context.shared(first_missing).0.max(settled);
+        let mut wanted = context.shared(received).below();
+        self.drop_abandoned(wanted, context);
         let mut pending = 0;
         for i in batch.live() {
             let segment = self.segment(batch, i);
@@ -334,8 +330,7 @@ impl MicroProtocol for FixedSize {
         let (message, place) = (declaration.attribute(MESSAGE), declaration.attribute(PLACE));
         self.attributes = Some(Attributes { message, place });
         self.cut_ends = Some(declaration.shared(CutEnds::default));
-        self.first_missing = Some(declaration.shared(FirstMissing::default));
-        self.arrived = Some(declaration.shared(Arrived::default));
+        self.received = Some(declaration.shared(ReceivedSet::default));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {

@@ -11,11 +11,11 @@ use haul_stack::{
     Order, Part, ProtocolStats, Registration, Resolution, SharedValue, U48, Verdict, configuration,
 };
 
-use super::arrived::{Arrived, is_abandoned};
 use super::attributes::{MESSAGE, ORDER, PLACE, SEQUENCE};
 use super::events::ABANDONED;
 use super::fixed_size::LAST;
 use super::message_map::MessageMap;
+use super::received_set::{ReceivedSet, is_abandoned};
 use super::sequenced_segment::is_reliable;
 use super::stall::StallDetector;
 use super::stats::InOrderStats;
@@ -47,8 +47,7 @@ struct InOrder {
     order: Option<Attribute<u32>>,
     attributes: Option<Attributes>,
     reliable: bool,
-    /// Sequence numbers that have arrived or were given up.
-    arrived: Option<SharedValue<Arrived>>,
+    received: Option<SharedValue<ReceivedSet>>,
     abandoned: Option<Event<()>>,
     turns: Turns,
     stall: StallDetector,
@@ -83,7 +82,7 @@ pub(super) fn registration() -> Registration {
                 order: None,
                 attributes: None,
                 reliable: false,
-                arrived: None,
+                received: None,
                 abandoned: None,
                 turns: Turns::default(),
                 stall: StallDetector::default(),
@@ -151,7 +150,7 @@ impl InOrder {
 
     /// Whether all segments of the messages before this one have arrived or were given up.
     fn is_next_to_come(&self, held: &Held, context: &mut Context<'_>) -> bool {
-        self.arrived.is_some_and(|arrived| context.shared(arrived).below() > held.sequence)
+        self.received.is_some_and(|received| context.shared(received).below() > held.sequence)
     }
 
     /// Delivers held messages that are next in order, through all other handlers.
@@ -206,7 +205,7 @@ impl InOrder {
 impl MicroProtocol for InOrder {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.order = Some(declaration.attribute(ORDER));
-        self.arrived = Some(declaration.shared(Arrived::default));
+        self.received = Some(declaration.shared(ReceivedSet::default));
         self.abandoned = Some(declaration.event(ABANDONED));
     }
 

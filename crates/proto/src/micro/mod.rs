@@ -9,7 +9,6 @@ pub mod shared;
 pub mod stats;
 
 mod ack;
-mod arrived;
 mod bitmap_ack;
 #[cfg(test)]
 mod counted_ranges;
@@ -32,6 +31,7 @@ pub(crate) mod rate_control;
 mod rate_feedback;
 mod rate_stats;
 mod reassembly;
+mod received_set;
 mod receiver_report;
 mod retransmit;
 mod round_trip;
@@ -45,7 +45,6 @@ mod streams;
 mod transport_driver;
 mod truncated;
 mod turns;
-mod window;
 mod witness;
 
 #[cfg(test)]

@@ -6,19 +6,17 @@ use haul_stack::{
     RENUMBERED, Recipe, Registration, Resolution, SharedValue, U48, configuration,
 };
 
-use super::arrived::{Arrived, SPAN};
 use super::attributes::SEQUENCE;
+use super::received_set::{ReceivedSet, SPAN};
 use super::retransmit::RetransmitConfig;
 use super::scoreboard::Scoreboard;
 use super::stats::SequencedSegmentStats;
-use super::window::{Seen, Window};
+use super::turns::Turns;
 
+/// Where arrivals are recorded: after those without space were refused, before the others are acknowledged.
+const RECORD: Order = Order(Order::EARLY.0 - 50);
 /// Where duplicates are dropped: after they have been acknowledged again.
 const SUPPRESS: Order = Order(Order::EARLY.0 + 50);
-
-/// Lowest missing sequence number, which a sender retransmits before all others.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct FirstMissing(pub(super) u64);
 
 /// Whether the stack retransmits lost segments. Then nothing may be dropped once it has been acknowledged.
 pub(super) fn is_reliable(resolution: &Resolution<'_>) -> bool {
@@ -28,12 +26,14 @@ pub(super) fn is_reliable(resolution: &Resolution<'_>) -> bool {
 #[derive(Debug)]
 struct SequencedSegment {
     sequence: Option<Attribute<U48>>,
-    first_missing: Option<SharedValue<FirstMissing>>,
-    arrived: Option<SharedValue<Arrived>>,
+    received: Option<SharedValue<ReceivedSet>>,
     scoreboard: Option<SharedValue<Scoreboard>>,
     next: u64,
-    window: Window,
+    window: u64,
     reliable: bool,
+    turns: Turns,
+    /// A bit for each duplicate in the batch.
+    repeated: u64,
     duplicates: u64,
     given_up: u64,
 }
@@ -56,12 +56,13 @@ pub(super) fn registration() -> Registration {
             |parameters, _| {
                 Ok(Box::new(SequencedSegment {
                     sequence: None,
-                    first_missing: None,
-                    arrived: None,
+                    received: None,
                     scoreboard: None,
                     next: 0,
                     reliable: false,
-                    window: Window::new(parameters.read::<SequencedSegmentConfig>().window),
+                    window: parameters.read::<SequencedSegmentConfig>().window,
+                    turns: Turns::default(),
+                    repeated: 0,
                     duplicates: 0,
                     given_up: 0,
                 }))
@@ -87,14 +88,6 @@ fn compare(parameters: &Part, recipe: &Recipe) -> Result<(), (&'static str, Stri
 }
 
 impl SequencedSegment {
-    /// With retransmission, widens the window to whatever a sender may have outstanding: the ends change
-    /// parameters one after the other, and segments sent under the wider ones must not look given up.
-    fn cover(&mut self) {
-        if self.reliable {
-            self.window.widen_to(SPAN);
-        }
-    }
-
     fn number(&mut self, batch: &mut Batch<'_>) {
         let sequence = self.sequence.expect("declared");
         let next = self.next;
@@ -109,47 +102,50 @@ impl SequencedSegment {
         }
     }
 
-    fn suppress(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let sequence = self.sequence.expect("declared");
+    fn record(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
+        let (sequence, received) = (self.sequence.expect("declared"), self.received.expect("declared"));
+        // With retransmission at least as much as a sender may have outstanding: the ends change parameters
+        // one after the other, and segments sent under the wider ones must not look given up.
+        let width = if self.reliable { self.window.max(SPAN) } else { self.window };
+        let received = context.shared(received);
+        self.repeated = 0;
         for i in batch.live() {
-            let number = batch.get(i, sequence);
-            match self.window.look(number) {
-                Seen::Before => {
-                    self.duplicates += 1;
-                    batch.take(i);
-                    continue;
-                }
-                Seen::Beyond => self.given_up += self.window.slide_to(number),
-                Seen::New => {}
+            match received.insert(batch.get(i, sequence), width) {
+                Some(passed) => self.given_up += passed,
+                None => self.repeated |= 1 << i,
             }
-            self.window.insert(number);
         }
-        context.shared(self.first_missing.expect("declared")).0 = self.window.first_missing();
+    }
+
+    fn suppress(&mut self, batch: &mut Batch<'_>) {
+        let repeated = self.repeated;
+        for i in batch.live().filter(|i| repeated >> i & 1 == 1) {
+            self.duplicates += 1;
+            batch.take(i);
+        }
     }
 }
 
 impl MicroProtocol for SequencedSegment {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.sequence = Some(declaration.attribute(SEQUENCE));
-        self.first_missing = Some(declaration.shared(FirstMissing::default));
-        self.arrived = Some(declaration.shared(Arrived::default));
+        self.received = Some(declaration.shared(ReceivedSet::default));
         self.scoreboard = Some(declaration.shared(Scoreboard::default));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::EARLY);
         self.reliable = is_reliable(resolution);
-        self.cover();
         // `bitmap_ack` drops the duplicates of an object itself.
         if !(resolution.has("bitmap_ack") && resolution.has("object")) {
+            resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, RECORD);
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, SUPPRESS);
         }
     }
 
     /// Restarts numbering on both ends, so all records of older numbers are void.
     fn on_start(&mut self, context: &mut Context<'_>) {
-        *context.shared(self.first_missing.expect("declared")) = FirstMissing::default();
-        *context.shared(self.arrived.expect("declared")) = Arrived::default();
+        *context.shared(self.received.expect("declared")) = ReceivedSet::default();
         *context.shared(self.scoreboard.expect("declared")) = Scoreboard::default();
         context.raise(RENUMBERED, &mut ());
     }
@@ -157,19 +153,24 @@ impl MicroProtocol for SequencedSegment {
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         if event == BatchEvent::SEGMENT_FROM_USER {
             self.number(batch);
+        } else if self.turns.is_second() {
+            self.suppress(batch);
         } else {
-            self.suppress(batch, context);
+            self.record(batch, context);
         }
     }
 
     fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
-        self.window.set_width(parameters.read::<SequencedSegmentConfig>().window);
-        self.cover();
+        self.window = parameters.read::<SequencedSegmentConfig>().window;
         Ok(())
     }
 
-    fn release_idle(&mut self, _: &mut Context<'_>) {
-        self.window.release_idle();
+    fn release_idle(&mut self, context: &mut Context<'_>) {
+        let received = context.shared(self.received.expect("declared"));
+        if !self.reliable {
+            received.settle_below(received.next());
+        }
+        received.release_idle();
     }
 
     fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {

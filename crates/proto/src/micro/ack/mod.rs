@@ -17,9 +17,9 @@ use haul_stack::{
 use self::receiving::{Attributes, Next, Receiving, When};
 use self::sending::{Bindings, OVERDUE, Policy, Sending};
 use self::wire::Abandoned;
-use super::arrived::Arrived;
 use super::attributes::{AHEAD, SENT_AT, SEQUENCE};
 use super::events::{ABANDONED, ACKNOWLEDGED, RTT_SAMPLE};
+use super::received_set::ReceivedSet;
 use super::scoreboard::Scoreboard;
 use super::stats::AckStats;
 
@@ -53,7 +53,7 @@ struct Declared {
     /// Distance of the segment from its sender's oldest outstanding one: nothing missing below that will
     /// arrive.
     ahead: Attribute<u16>,
-    arrived: SharedValue<Arrived>,
+    received: SharedValue<ReceivedSet>,
     abandoned: Event<()>,
     sending: Bindings,
 }
@@ -120,10 +120,10 @@ impl Acknowledging {
     }
 
     fn receive(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
-        let Declared { sent_at, ahead, arrived, .. } = self.declared();
+        let Declared { sent_at, ahead, received, .. } = self.declared();
         let (was_due, sequence) = (self.receiving.is_due(), self.sequence());
         let attributes = Attributes { sequence, sent_at, ahead };
-        match self.receiving.take(batch, attributes, arrived, context) {
+        match self.receiving.take(batch, attributes, received, context) {
             Next::Now => context.request_control(),
             Next::At(at) if !was_due => context.set_timer(DELAYED, at),
             Next::At(_) => {}
@@ -147,7 +147,7 @@ impl MicroProtocol for Acknowledging {
         self.declared = Some(Declared {
             sent_at: declaration.attribute(SENT_AT),
             ahead: declaration.attribute(AHEAD),
-            arrived: declaration.shared(Arrived::default),
+            received: declaration.shared(ReceivedSet::default),
             abandoned: declaration.event(ABANDONED),
             sending: Bindings {
                 scoreboard: declaration.shared(Scoreboard::default),
@@ -190,9 +190,9 @@ impl MicroProtocol for Acknowledging {
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
-        let Declared { arrived, abandoned, sending: bindings, .. } = self.declared();
+        let Declared { received, abandoned, sending: bindings, .. } = self.declared();
         if let Some(said) = Abandoned::read(batch.payload(i)) {
-            self.receiving.on_abandoned(batch.pn(i), said, arrived, context);
+            self.receiving.on_abandoned(batch.pn(i), said, received, context);
             context.request_control();
             context.raise(abandoned, &mut ());
         } else if !self.sending.acknowledge(batch.pn(i), batch.payload(i), bindings, context) {
@@ -201,8 +201,8 @@ impl MicroProtocol for Acknowledging {
     }
 
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let Declared { arrived, sending, .. } = self.declared();
-        self.receiving.write(self.kind, batch, arrived, context);
+        let Declared { received, sending, .. } = self.declared();
+        self.receiving.write(self.kind, batch, received, context);
         if batch.is_empty() {
             return self.sending.write(self.kind, batch, sending, context);
         }

@@ -6,8 +6,8 @@ use haul_base::{Span, Time};
 use haul_stack::{Attribute, Batch, Context, Kind, SharedValue, U48};
 
 use super::wire::{Abandoned, FIXED, Head, choose};
-use crate::micro::arrived::Arrived;
 use crate::micro::ranges;
+use crate::micro::received_set::ReceivedSet;
 
 /// Maximum number of sequence numbers recorded until the next acknowledgement; the ranges of later ones may
 /// have to wait.
@@ -35,6 +35,8 @@ struct Newest {
 pub(super) struct Receiving {
     pub(super) when: When,
     newest: Option<Newest>,
+    /// The sequence number after the highest received.
+    next: u64,
     /// Packets since the last acknowledgement.
     unsaid: u32,
     fresh: Vec<u64>,
@@ -58,30 +60,31 @@ pub(super) enum Next {
 
 impl Receiving {
     pub(super) fn new(when: When) -> Self {
-        Self { when, newest: None, unsaid: 0, fresh: Vec::new(), chosen: Vec::new() }
+        Self { when, newest: None, next: 0, unsaid: 0, fresh: Vec::new(), chosen: Vec::new() }
     }
 
     pub(super) fn take(
         &mut self,
         batch: &Batch<'_>,
         attributes: Attributes,
-        arrived: SharedValue<Arrived>,
+        received: SharedValue<ReceivedSet>,
         context: &mut Context<'_>,
     ) -> Next {
         let now = context.now();
-        let arrived = context.shared(arrived);
+        let received = context.shared(received);
         let mut in_order = true;
         for i in batch.live() {
             let number = batch.get(i, attributes.sequence);
-            arrived.settle_below(number.saturating_sub(u64::from(batch.get(i, attributes.ahead))));
-            in_order &= number == arrived.below();
-            arrived.insert(number);
+            received.settle_below(number.saturating_sub(u64::from(batch.get(i, attributes.ahead))));
+            in_order &= number >= self.next;
+            self.next = self.next.max(number + 1);
             self.note_newest(batch.pn(i), batch.get(i, attributes.sent_at), now);
-            if number > arrived.below() && self.when == When::AtOnce && self.fresh.len() < MAX_FRESH {
+            if number > received.below() && self.when == When::AtOnce && self.fresh.len() < MAX_FRESH {
                 self.fresh.push(number);
             }
             self.unsaid += 1;
         }
+        in_order &= received.is_whole();
         match self.when {
             When::Every { packets, delay } if in_order && self.unsaid < packets => Next::At(now + delay),
             _ => Next::Now,
@@ -91,6 +94,7 @@ impl Receiving {
     /// Segments are renumbered; packets are not.
     pub(super) fn renumber(&mut self) {
         self.fresh.clear();
+        self.next = 0;
     }
 
     fn note_newest(&mut self, pn: u64, sent_at: u32, at: Time) {
@@ -104,11 +108,11 @@ impl Receiving {
         &mut self,
         pn: u64,
         abandoned: Abandoned,
-        arrived: SharedValue<Arrived>,
+        received: SharedValue<ReceivedSet>,
         context: &mut Context<'_>,
     ) {
         self.note_newest(pn, abandoned.sent_at, context.now());
-        context.shared(arrived).settle_below(abandoned.oldest);
+        context.shared(received).settle_below(abandoned.oldest);
         self.unsaid += 1;
     }
 
@@ -122,18 +126,18 @@ impl Receiving {
         &mut self,
         kind: Kind,
         batch: &mut Batch<'_>,
-        arrived: SharedValue<Arrived>,
+        received: SharedValue<ReceivedSet>,
         context: &mut Context<'_>,
     ) {
         let (true, Some(newest)) = (self.is_due(), self.newest) else { return };
         let now = context.now();
-        let arrived = context.shared(arrived);
+        let received = context.shared(received);
         self.chosen.clear();
         if self.when == When::AtOnce {
             self.fresh.sort_unstable();
-            choose(arrived, &self.fresh, ranges::MAX_RANGES, &mut self.chosen);
+            choose(received, &self.fresh, ranges::MAX_RANGES, &mut self.chosen);
         }
-        let below = arrived.below();
+        let below = received.below();
         let head = Head { echo: newest.sent_at, delay: now.since(newest.at), newest: newest.pn, below };
         let Some(i) = batch.push(kind, FIXED + self.chosen.len() * ranges::LEN) else { return };
         let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);

@@ -10,8 +10,8 @@ use std::ops::Range;
 use haul_base::Span;
 use haul_stack::{AttributeType, U48};
 
-use crate::micro::arrived::Arrived;
 use crate::micro::ranges::Ranges;
+use crate::micro::received_set::ReceivedSet;
 
 /// Bytes before the ranges.
 pub(super) const FIXED: usize = 20;
@@ -79,18 +79,18 @@ impl Abandoned {
 
 /// Chooses at most `most` ranges: those with `fresh` (sorted) numbers first, so that every arrival is
 /// confirmed at once; then the newest, so that one acknowledgement makes up for lost ones.
-pub(super) fn choose(arrived: &Arrived, fresh: &[u64], most: usize, into: &mut Vec<Range<u64>>) {
+pub(super) fn choose(received: &ReceivedSet, fresh: &[u64], most: usize, into: &mut Vec<Range<u64>>) {
     into.clear();
     for &number in fresh {
-        let range = arrived.beyond().containing(number);
-        if let Some(range) = range.filter(|range| into.last() != Some(range))
-            && into.len() < most
-        {
-            into.push(range);
+        if into.len() >= most {
+            break;
+        }
+        if into.last().is_none_or(|last| last.end <= number) {
+            into.extend(received.range_around(number));
         }
     }
     let named = into.len();
-    for range in arrived.beyond().iter().rev() {
+    for range in received.newest_ranges() {
         if into.len() >= most {
             break;
         }
@@ -106,22 +106,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::micro::received_set::SPAN;
 
-    fn arrived(numbers: impl IntoIterator<Item = u64>) -> Arrived {
-        let mut arrived = Arrived::default();
+    fn received(numbers: impl IntoIterator<Item = u64>) -> ReceivedSet {
+        let mut received = ReceivedSet::default();
         for number in numbers {
-            arrived.insert(number);
+            received.insert(number, SPAN);
         }
-        arrived
+        received
     }
 
     #[test]
     fn the_latest_packet_is_acknowledged_even_with_many_ranges() {
-        let arrived = arrived((1..400).map(|n| 2 * n));
+        let received = received((1..400).map(|n| 2 * n));
         let mut chosen = Vec::new();
-        choose(&arrived, &[10, 20, 20], 4, &mut chosen);
+        choose(&received, &[10, 20, 20], 4, &mut chosen);
         assert_eq!(chosen, [10..11, 20..21, 796..797, 798..799]);
-        choose(&arrived, &[10, 20, 30], 2, &mut chosen);
+        choose(&received, &[10, 20, 30], 2, &mut chosen);
         assert_eq!(chosen, [10..11, 20..21]);
     }
 
@@ -146,10 +147,10 @@ mod tests {
 
         #[test]
         fn all_received_ranges_are_chosen_if_they_fit(numbers in prop::collection::btree_set(1u64..500, 0..80), base in 0u64..1 << 40) {
-            let mut set = Arrived::default();
+            let mut set = ReceivedSet::default();
             set.settle_below(base);
             for number in &numbers {
-                set.insert(base + number);
+                set.insert(base + number, SPAN);
             }
             let mut chosen = Vec::new();
             choose(&set, &[], usize::MAX, &mut chosen);

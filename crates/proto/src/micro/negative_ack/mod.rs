@@ -26,9 +26,9 @@ use self::sending::{Bindings, Sending};
 pub use self::timing::NegativeAckConfig;
 use self::timing::{CONFIRM, GAP, SILENCE};
 use self::wire::Message;
-use super::arrived::Arrived;
 use super::attributes::SEQUENCE;
 use super::events::ABANDONED;
+use super::received_set::ReceivedSet;
 use super::stats::NegativeAckStats;
 
 /// Kind of its control packets.
@@ -62,7 +62,7 @@ pub(super) fn registration() -> Registration {
 
 #[derive(Clone, Copy, Debug)]
 struct Declared {
-    arrived: SharedValue<Arrived>,
+    received: SharedValue<ReceivedSet>,
     abandoned: Event<()>,
     sending: Bindings,
 }
@@ -100,9 +100,9 @@ impl NegativeAck {
 impl MicroProtocol for NegativeAck {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         declaration.kind(NACK);
-        let arrived = declaration.shared(Arrived::default);
+        let received = declaration.shared(ReceivedSet::default);
         let abandoned = declaration.event(ABANDONED);
-        self.declared = Some(Declared { arrived, abandoned, sending: Bindings::declare(declaration) });
+        self.declared = Some(Declared { received, abandoned, sending: Bindings::declare(declaration) });
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -127,8 +127,7 @@ impl MicroProtocol for NegativeAck {
             }
             return;
         }
-        let sequence = self.sequence.expect("a stack binds before it runs");
-        self.receiving.take(batch, sequence, self.declared().arrived, &self.limits, context);
+        self.receiving.take(batch, self.declared().received, &self.limits, context);
     }
 
     fn on_event(&mut self, event: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
@@ -140,7 +139,7 @@ impl MicroProtocol for NegativeAck {
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
-        let Declared { arrived, abandoned, sending } = self.declared();
+        let Declared { received, abandoned, sending } = self.declared();
         match wire::read(batch.payload(i)) {
             Some(Message::Report(report, ranges)) => {
                 match self.sending.on_report(&report, ranges, sending, context) {
@@ -150,7 +149,7 @@ impl MicroProtocol for NegativeAck {
                 }
             }
             Some(Message::SenderState(sender_state)) => {
-                if self.receiving.on_sender_state(&sender_state, arrived, &self.limits, context) {
+                if self.receiving.on_sender_state(&sender_state, received, &self.limits, context) {
                     self.want(Control::Report, context);
                 }
                 context.raise(abandoned, &mut ());
@@ -160,9 +159,9 @@ impl MicroProtocol for NegativeAck {
     }
 
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let Declared { arrived, sending, .. } = self.declared();
+        let Declared { received, sending, .. } = self.declared();
         if std::mem::take(&mut self.pending.report) {
-            self.receiving.write(NACK, batch, arrived, context);
+            self.receiving.write(NACK, batch, received, context);
             self.said.reports += 1;
             if self.pending.sender_state {
                 context.request_control();
@@ -174,9 +173,9 @@ impl MicroProtocol for NegativeAck {
     }
 
     fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
-        let Declared { arrived, sending, .. } = self.declared();
+        let Declared { received, sending, .. } = self.declared();
         let wanted = match timer {
-            GAP => self.receiving.on_gap(arrived, &self.limits, context).then_some(Control::Report),
+            GAP => self.receiving.on_gap(received, &self.limits, context).then_some(Control::Report),
             SILENCE => self.receiving.on_silence(&self.limits, context).then_some(Control::Report),
             CONFIRM => {
                 self.sending.on_confirm(sending, &self.limits, context).then_some(Control::SenderState)

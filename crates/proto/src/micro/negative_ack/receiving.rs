@@ -1,12 +1,12 @@
 //! The receiver's side: detects what is missing, and reports it.
 
 use haul_base::{Span, Time};
-use haul_stack::{Attribute, Batch, Context, Kind, NACK_TIMEOUT, SharedValue, U48};
+use haul_stack::{Batch, Context, Kind, NACK_TIMEOUT, SharedValue};
 
 use super::timing::{GAP, NegativeAckConfig, SILENCE, repeat_after};
 use super::wire::{FIXED, Report, SenderState};
-use crate::micro::arrived::Arrived;
 use crate::micro::ranges::{self, MAX_BYTES};
+use crate::micro::received_set::ReceivedSet;
 
 /// Unanswered reports of silence at the first interval; after them, and after an answer, the interval
 /// doubles.
@@ -43,14 +43,11 @@ impl Receiving {
     pub(super) fn take(
         &mut self,
         batch: &Batch<'_>,
-        sequence: Attribute<U48>,
-        shared: SharedValue<Arrived>,
+        shared: SharedValue<ReceivedSet>,
         limits: &NegativeAckConfig,
         context: &mut Context<'_>,
     ) {
-        let arrived = context.shared(shared);
         for i in batch.live() {
-            arrived.insert(batch.get(i, sequence));
             self.newest = self.newest.max(batch.pn(i));
         }
         self.listen(limits, context);
@@ -66,14 +63,14 @@ impl Receiving {
         }
     }
 
-    fn is_whole(&self, arrived: &Arrived) -> bool {
-        arrived.is_whole() && self.told <= arrived.next()
+    fn is_whole(&self, received: &ReceivedSet) -> bool {
+        received.is_whole() && self.told <= received.next()
     }
 
     /// Delays the report of a gap by `wait`.
-    fn look_for_gaps(&mut self, shared: SharedValue<Arrived>, wait: Span, context: &mut Context<'_>) {
-        let arrived = context.shared(shared);
-        if self.is_whole(arrived) {
+    fn look_for_gaps(&mut self, shared: SharedValue<ReceivedSet>, wait: Span, context: &mut Context<'_>) {
+        let received = context.shared(shared);
+        if self.is_whole(received) {
             if self.is_waiting {
                 self.is_waiting = false;
                 context.cancel_timer(GAP);
@@ -87,17 +84,17 @@ impl Receiving {
     /// Returns whether something is still missing and must be reported. Schedules a repetition.
     pub(super) fn on_gap(
         &mut self,
-        shared: SharedValue<Arrived>,
+        shared: SharedValue<ReceivedSet>,
         limits: &NegativeAckConfig,
         context: &mut Context<'_>,
     ) -> bool {
-        let arrived = context.shared(shared);
-        if self.is_whole(arrived) {
+        let received = context.shared(shared);
+        if self.is_whole(received) {
             self.is_waiting = false;
             return false;
         }
-        let progress = arrived.below() > self.below;
-        self.below = arrived.below();
+        let progress = received.below() > self.below;
+        self.below = received.below();
         self.without_progress = if progress { 0 } else { (self.without_progress + 1).min(20) };
         let again =
             repeat_after(context).max(limits.reordering) * (1 << self.without_progress.saturating_sub(3));
@@ -134,7 +131,7 @@ impl Receiving {
     pub(super) fn on_sender_state(
         &mut self,
         sender_state: &SenderState,
-        shared: SharedValue<Arrived>,
+        shared: SharedValue<ReceivedSet>,
         limits: &NegativeAckConfig,
         context: &mut Context<'_>,
     ) -> bool {
@@ -153,14 +150,14 @@ impl Receiving {
         &mut self,
         kind: Kind,
         batch: &mut Batch<'_>,
-        shared: SharedValue<Arrived>,
+        shared: SharedValue<ReceivedSet>,
         context: &mut Context<'_>,
     ) {
-        let arrived = context.shared(shared);
-        let (below, next) = (arrived.below(), arrived.next().max(self.told));
-        let tail = (arrived.next() < next).then(|| arrived.next()..next);
+        let received = context.shared(shared);
+        let (below, next) = (received.below(), received.next().max(self.told));
+        let tail = (received.next() < next).then(|| received.next()..next);
         let mut ranges = [0; MAX_BYTES];
-        let used = ranges::write(below, arrived.holes().chain(tail), &mut ranges);
+        let used = ranges::write(below, received.holes().chain(tail), &mut ranges);
         let report = Report { is_silence: self.is_silence, newest: self.newest, below, next };
         let Some(i) = batch.push(kind, FIXED + used) else { return };
         let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);

@@ -11,10 +11,10 @@ use haul_stack::{
 
 use super::super::keep::RetransmitConfig;
 use super::super::messages::Ledger;
-use crate::micro::arrived::SPAN;
 use crate::micro::deadline::deadline_of;
 use crate::micro::events::{Acknowledgement, Discarded, LossBoundary, Statement};
 use crate::micro::fixed_size::LAST;
+use crate::micro::received_set::SPAN;
 use crate::micro::scoreboard::{KEPT_PLACES, Scoreboard, SegmentState, Slot};
 
 #[derive(Clone, Copy, Debug)]
