@@ -59,7 +59,8 @@ impl ReceivedSet {
             return None;
         }
         // One word more, because the window moves by whole words.
-        let passed = self.skip_to(word.saturating_sub(width.div_ceil(64)));
+        let oldest = word.saturating_sub(width.div_ceil(64));
+        let passed = if oldest > self.base { self.skip_to(oldest) } else { 0 };
         match (word - self.base) as usize {
             0 => self.first |= bit,
             place => {
@@ -105,28 +106,28 @@ impl ReceivedSet {
 
     /// The ranges that have arrived above the first gap, newest first.
     pub(crate) fn newest_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        let mut at = self.next;
+        let mut changes = self.changes(self.next);
         std::iter::from_fn(move || {
-            let last = self.find_back(at, true)?;
-            at = self.find_back(last, false)? + 1;
-            Some(at..last + 1)
+            let end = changes.next()?;
+            Some(changes.next()?..end)
         })
     }
 
     /// The range above the first gap that contains `sequence`, if it has arrived.
     pub(crate) fn range_around(&self, sequence: u64) -> Option<Range<u64>> {
         let has_arrived = self.word(sequence / 64) >> (sequence % 64) & 1 == 1;
-        let before = self.find_back(sequence, false).filter(|_| has_arrived)?;
-        Some(before + 1..self.find(sequence, false).unwrap_or(self.next))
+        let start = self.changes(sequence).next().filter(|_| has_arrived)?;
+        Some(start..self.find(sequence, false).unwrap_or(self.next))
     }
 
-    /// Frees the memory of gaps that have closed. What was given up does not arrive after idling.
-    pub(crate) fn release_idle(&mut self) {
-        self.skip_to(self.below / 64);
-        if self.base == self.below / 64 {
-            self.first |= (1 << (self.below % 64)) - 1;
-        }
+    /// Frees the memory of gaps that have closed. What was given up does not arrive after idling: it counts
+    /// as received from now on. Returns the number of these segments.
+    pub(crate) fn release_idle(&mut self) -> u64 {
+        let passed = self.skip_to(self.below / 64);
+        let given_up = ((1 << (self.below % 64)) - 1) & !self.first;
+        self.first |= given_up;
         self.rest.take_if(|rest| rest.is_empty());
+        passed + u64::from(given_up.count_ones())
     }
 
     fn word(&self, number: u64) -> u64 {
@@ -176,18 +177,25 @@ impl ReceivedSet {
         None
     }
 
-    /// Highest number below `end` and from the first gap on that has arrived, or has not.
-    fn find_back(&self, end: u64, arrived: bool) -> Option<u64> {
-        let mut end = end;
-        while end > self.below {
-            let last = end - 1;
-            let bits = self.bits(last / 64, arrived) << (63 - last % 64);
-            if bits != 0 {
-                return Some(last - u64::from(bits.leading_zeros())).filter(|&found| found >= self.below);
+    /// The numbers up to `from` and above the first gap that start a range or a gap, highest first.
+    fn changes(&self, from: u64) -> impl Iterator<Item = u64> + '_ {
+        let mut word = from / 64;
+        let mut changed = self.changed(word) & u64::MAX >> (63 - from % 64);
+        std::iter::from_fn(move || {
+            while changed == 0 && word > self.below / 64 {
+                word -= 1;
+                changed = self.changed(word);
             }
-            end = last / 64 * 64;
-        }
-        None
+            let bit = changed.checked_ilog2()?;
+            changed ^= 1 << bit;
+            Some(word * 64 + u64::from(bit)).filter(|&found| found > self.below)
+        })
+    }
+
+    /// The bits of a word that differ from those of the number before.
+    fn changed(&self, word: u64) -> u64 {
+        let bits = self.word(word);
+        bits ^ (bits << 1 | word.checked_sub(1).map_or(0, |before| self.word(before) >> 63))
     }
 }
 
@@ -268,7 +276,7 @@ mod tests {
         set.insert(9, SPAN);
         set.settle_below(7);
         assert_eq!((set.below(), set.insert(3, SPAN), set.insert(3, SPAN)), (7, Some(0), None));
-        set.release_idle();
+        assert_eq!(set.release_idle(), 6);
         assert_eq!((set.below(), set.insert(4, SPAN), set.insert(7, SPAN)), (7, None, Some(0)));
     }
 
@@ -310,7 +318,8 @@ mod tests {
                         floor = floor.max(number);
                     }
                     1 => {
-                        set.release_idle();
+                        let missing = (before..set.below()).filter(|n| !model.contains(n)).count();
+                        prop_assert_eq!(set.release_idle(), missing as u64);
                         model.extend(0..set.below());
                     }
                     _ => {

@@ -14,7 +14,7 @@ use super::stats::SequencedSegmentStats;
 use super::turns::Turns;
 
 /// Where arrivals are recorded: after those without space were refused, before the others are acknowledged.
-const RECORD: Order = Order(Order::EARLY.0 - 50);
+const RECORD: Order = Order(Order::EARLY.0 - 1);
 /// Where duplicates are dropped: after they have been acknowledged again.
 const SUPPRESS: Order = Order(Order::EARLY.0 + 50);
 
@@ -170,7 +170,7 @@ impl MicroProtocol for SequencedSegment {
         if !self.reliable {
             received.settle_below(received.next());
         }
-        received.release_idle();
+        self.given_up += received.release_idle();
     }
 
     fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {

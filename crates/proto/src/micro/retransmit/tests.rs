@@ -218,6 +218,25 @@ fn acknowledgements_of_one_batch_share_a_packet() {
 }
 
 #[test]
+fn a_cumulative_acknowledgement_is_immediate_while_anything_is_missing() {
+    let mut pair = Pair::new(&recipe("cumulative_ack", &[]));
+    for n in 0..5 {
+        let mut lose = |_| n % 2 == 1;
+        pair.a.send(T0, &message(n, 10), SendOptions::default()).unwrap();
+        pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+    }
+    let said = pair.b.stats().control_sent;
+    let mut now = T0;
+    while pair.a.stats().data_resent == 0 {
+        now += Span::from_millis(1);
+        pair.run_until(now, &mut Path::default());
+    }
+    assert!(pair.b.stats().control_sent > said, "the second gap remains after the first is filled");
+    pair.run_until(now + Span::from_secs(1), &mut Path::default());
+    assert_eq!((pair.received_by_b().len(), pair.a.unfinished()), (5, 0));
+}
+
+#[test]
 fn a_cumulative_acknowledgement_waits_for_a_second_packet_or_ten_milliseconds() {
     let mut pair = Pair::new(&recipe("cumulative_ack", &[]));
     let at = |ms| T0 + Span::from_millis(ms);
