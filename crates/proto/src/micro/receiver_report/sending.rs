@@ -166,9 +166,10 @@ impl Sending {
         let loss = self.echoed.map(|(largest_pn, sent)| LossBoundary {
             largest_pn,
             sent_at: sent.as_wrapped_micros(),
-            reordering: self.reordering(context),
+            reordering: reordering_window(context.shared(self.bindings().round_trip.estimator).min(), 1),
         });
-        let outcome = self.settle(head.largest_pn, &words, context);
+        let outcome =
+            loss.map(|loss| self.settle(head.largest_pn, &words, loss, context)).unwrap_or_default();
         self.tell(context);
         if outcome.acked_packets > 0 {
             self.timeouts = 0;
@@ -205,25 +206,26 @@ impl Sending {
         }
     }
 
-    fn reordering(&self, context: &mut Context<'_>) -> Span {
-        reordering_window(context.shared(self.bindings().round_trip.estimator).min(), 1)
-    }
-
-    /// Removes the packets up to `upto` whose outcome is known now (RACK, RFC 8985).
-    fn settle(&mut self, upto: u64, arrived: &ArrivedBits<'_>, context: &mut Context<'_>) -> Outcome {
-        let (reordering, ledger) = (self.reordering(context), self.bindings().ledger);
-        let mut outcome = Outcome::default();
-        let Some((_, largest_sent)) = self.echoed else { return outcome };
+    /// Removes the packets up to `upto` whose outcome is known now.
+    fn settle(
+        &mut self,
+        upto: u64,
+        arrived: &ArrivedBits<'_>,
+        loss: LossBoundary,
+        context: &mut Context<'_>,
+    ) -> Outcome {
+        let (ledger, mut outcome) = (self.bindings().ledger, Outcome::default());
         let known = self.unsettled.partition_point(|packet| packet.pn <= upto);
         let mut kept = Vec::new();
         for packet in self.unsettled.drain(..known) {
+            let sent = packet.sent.as_wrapped_micros();
             if arrived.has(packet.pn) {
                 outcome.acked_packets += 1;
                 outcome.acked_bytes += u64::from(packet.size);
-            } else if packet.sent + reordering <= largest_sent {
+            } else if loss.is_passed(packet.pn, sent) {
                 outcome.lost_packets += 1;
                 outcome.lost_bytes += u64::from(packet.size);
-                context.shared(ledger).on_lost(packet.pn, packet.sent.as_wrapped_micros());
+                context.shared(ledger).on_lost(packet.pn, sent);
             } else {
                 kept.push(packet);
             }

@@ -12,7 +12,7 @@ use haul_stack::{
 use super::super::keep::RetransmitConfig;
 use super::super::messages::Ledger;
 use crate::micro::deadline::deadline_of;
-use crate::micro::events::{Acknowledgement, Discarded, LossBoundary, Statement};
+use crate::micro::events::{Acknowledgement, Discarded, Statement};
 use crate::micro::fixed_size::LAST;
 use crate::micro::received_set::SPAN;
 use crate::micro::scoreboard::{KEPT_PLACES, Scoreboard, SegmentState, Slot};
@@ -282,7 +282,8 @@ impl RetransmitBuffer {
         }
         let Some(boundary) = ack.loss else { return };
         for bit in bits(known & !received) {
-            let lost = scoreboard.get(first + bit).is_some_and(|slot| is_passed(slot, &boundary));
+            let is_passed = |slot: &Slot| boundary.is_passed(slot.pn, slot.sent.as_wrapped_micros());
+            let lost = scoreboard.get(first + bit).is_some_and(is_passed);
             if lost && let Some(bytes) = self.mark_lost(first + bit, scoreboard, context) {
                 ack.outcome.lost_packets += 1;
                 ack.outcome.lost_bytes += bytes.saturating_sub(self.overhead);
@@ -432,13 +433,4 @@ fn bits(mut word: u64) -> impl Iterator<Item = u64> {
         word &= word - 1;
         Some(bit)
     })
-}
-
-/// Whether a transmission is so much older than one that has arrived that it counts as lost (RFC 8985 section
-/// 6.2).
-fn is_passed(slot: &Slot, boundary: &LossBoundary) -> bool {
-    let age = boundary.sent_at.wrapping_sub(slot.sent.as_wrapped_micros());
-    // More than half of the clock's range: it was sent after the one that has arrived.
-    let is_older = age <= u32::MAX / 2 && u64::from(age) >= boundary.reordering.as_micros();
-    slot.pn < boundary.largest_pn && is_older
 }
