@@ -1,6 +1,6 @@
 //! The parameters of the micro-protocols, typed.
 
-pub use super::ack::{CumulativeAckConfig, PositiveAckConfig};
+pub use super::ack::{CumulativeAckConfig, NegativeAckConfig, PositiveAckConfig};
 pub use super::bitmap_ack::{BitmapAckConfig, Over, When};
 pub use super::deadline::DeadlineConfig;
 pub use super::fec::FecConfig;
@@ -8,7 +8,6 @@ pub use super::fixed_rate::FixedRateConfig;
 pub use super::fixed_size::FixedSizeConfig;
 pub use super::in_order::InOrderConfig;
 pub use super::liveness::LivenessConfig;
-pub use super::negative_ack::NegativeAckConfig;
 pub use super::object::{DiskAccess, Gaps, ObjectConfig};
 pub use super::pacing::PacingConfig;
 pub use super::priority::PriorityConfig;

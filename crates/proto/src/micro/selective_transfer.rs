@@ -4,7 +4,7 @@
 
 use std::any::Any;
 
-use super::negative_ack::NegativeAckConfig;
+use super::ack::NegativeAckConfig;
 use super::stats::SelectiveTransferStats;
 use haul_base::{Span, Time};
 use haul_stack::{

@@ -1,11 +1,8 @@
-//! `negative_ack`: the receiver reports only what is missing, or that nothing was received for a while
-//! (wu-h-ctp section 4, "Sensor"); otherwise it sends nothing.
-//!
-//! The sender stores segments for `retention` after sending them, then drops them. It learns of their arrival
-//! only incidentally, from reports; so most messages never settle. It requests a confirmation only where it
-//! must: when half of the window of `retransmit` is in use, when nothing has followed the last segments for
-//! long, when the recipe is about to change, and once at the start if it did not open the session, because
-//! only the end that did not open it listens from the start.
+//! `negative_ack`: the sender stores segments for `retention` after sending them, then drops them. It learns
+//! of their arrival only incidentally, from reports; so most messages never settle. It requests a
+//! confirmation only where it must: when half of the window of `retransmit` is in use, when nothing has
+//! followed the last segments for long, when the recipe is about to change, and once at the start if it did
+//! not open the session, because only the end that did not open it listens from the start.
 
 mod receiving;
 mod sending;
@@ -17,55 +14,21 @@ mod wire;
 use std::any::Any;
 
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, Part,
-    ProtocolStats, RENUMBERED, Registration, Resolution, SEND_PERMIT, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, Part,
+    ProtocolStats, RENUMBERED, Resolution, SEND_PERMIT, U48,
 };
 
 use self::receiving::Receiving;
-use self::sending::{Bindings, Sending};
+use self::sending::Sending;
 pub use self::timing::NegativeAckConfig;
 use self::timing::{CONFIRM, GAP, SILENCE};
 use self::wire::Message;
-use super::attributes::SEQUENCE;
-use super::events::ABANDONED;
-use super::received_set::ReceivedSet;
-use super::stats::NegativeAckStats;
+use super::bindings::Bindings;
+use crate::micro::attributes::SEQUENCE;
+use crate::micro::stats::NegativeAckStats;
 
 /// Kind of its control packets.
-const NACK: Kind = Kind(9);
-
-pub(super) fn registration() -> Registration {
-    Registration {
-        needs: &[&["sequenced_segment"], &["retransmit"]],
-        conflicts: &[
-            ("positive_ack", "either arrivals or gaps are reported"),
-            ("cumulative_ack", "either arrivals or gaps are reported"),
-            ("bitmap_ack", "either arrivals or gaps are reported"),
-        ],
-        ..Registration::of::<NegativeAckConfig>(
-            1,
-            "reports only gaps, or that nothing has arrived for a while",
-            |parameters, _| {
-                Ok(Box::new(NegativeAck {
-                    limits: NegativeAckConfig::checked(parameters)?,
-                    receiving: Receiving::default(),
-                    sending: Sending::default(),
-                    declared: None,
-                    sequence: None,
-                    pending: PendingControl::default(),
-                    said: NegativeAckStats::default(),
-                }))
-            },
-        )
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Declared {
-    received: SharedValue<ReceivedSet>,
-    abandoned: Event<()>,
-    sending: Bindings,
-}
+pub(super) const NACK: Kind = Kind(9);
 
 /// Control packets to be sent: at most one of each type.
 #[derive(Debug, Default)]
@@ -75,34 +38,44 @@ struct PendingControl {
 }
 
 #[derive(Debug)]
-struct NegativeAck {
+pub(super) struct NegativeAck {
     limits: NegativeAckConfig,
     receiving: Receiving,
     sending: Sending,
-    declared: Option<Declared>,
+    bindings: Option<Bindings>,
     sequence: Option<Attribute<U48>>,
     pending: PendingControl,
     said: NegativeAckStats,
 }
 
 impl NegativeAck {
-    fn declared(&self) -> Declared {
-        self.declared.expect("a stack declares before it runs")
+    pub(super) fn new(parameters: &Part) -> Result<Self, String> {
+        Ok(Self {
+            limits: NegativeAckConfig::checked(parameters)?,
+            receiving: Receiving::default(),
+            sending: Sending::default(),
+            bindings: None,
+            sequence: None,
+            pending: PendingControl::default(),
+            said: NegativeAckStats::default(),
+        })
+    }
+
+    fn bindings(&self) -> Bindings {
+        self.bindings.expect("a stack declares before it runs")
     }
 
     fn note_sent(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
         let sequence = self.sequence.expect("a stack binds before it runs");
         let next = batch.live().map(|i| batch.get(i, sequence) + 1).max().unwrap_or(0);
-        self.sending.sent(next, self.declared().sending, &self.limits, context);
+        self.sending.sent(next, self.bindings(), &self.limits, context);
     }
 }
 
 impl MicroProtocol for NegativeAck {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         declaration.kind(NACK);
-        let received = declaration.shared(ReceivedSet::default);
-        let abandoned = declaration.event(ABANDONED);
-        self.declared = Some(Declared { received, abandoned, sending: Bindings::declare(declaration) });
+        self.bindings = Some(Bindings::declare(declaration));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -127,7 +100,7 @@ impl MicroProtocol for NegativeAck {
             }
             return;
         }
-        self.receiving.take(batch, self.declared().received, &self.limits, context);
+        self.receiving.take(batch, self.bindings().received, &self.limits, context);
     }
 
     fn on_event(&mut self, event: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
@@ -135,53 +108,53 @@ impl MicroProtocol for NegativeAck {
             self.sending.renumber();
             return self.receiving.renumber(context);
         }
-        self.sending.ask_if_needed(self.declared().sending, context);
+        self.sending.ask_if_needed(self.bindings(), context);
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
-        let Declared { received, abandoned, sending } = self.declared();
+        let bindings = self.bindings();
         match wire::read(batch.payload(i)) {
             Some(Message::Report(report, ranges)) => {
-                match self.sending.on_report(&report, ranges, sending, context) {
+                match self.sending.on_report(&report, ranges, bindings, context) {
                     Some(true) => self.want(Control::SenderState, context),
                     Some(false) => {}
                     None => batch.reject(i),
                 }
             }
             Some(Message::SenderState(sender_state)) => {
-                if self.receiving.on_sender_state(&sender_state, received, &self.limits, context) {
+                if self.receiving.on_sender_state(&sender_state, bindings.received, &self.limits, context) {
                     self.want(Control::Report, context);
                 }
-                context.raise(abandoned, &mut ());
+                context.raise(bindings.abandoned, &mut ());
             }
             None => batch.reject(i),
         }
     }
 
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let Declared { received, sending, .. } = self.declared();
+        let bindings = self.bindings();
         if std::mem::take(&mut self.pending.report) {
-            self.receiving.write(NACK, batch, received, context);
+            self.receiving.write(NACK, batch, bindings.received, context);
             self.said.reports += 1;
             if self.pending.sender_state {
                 context.request_control();
             }
         } else if std::mem::take(&mut self.pending.sender_state) {
-            self.sending.write(NACK, batch, sending, context);
+            self.sending.write(NACK, batch, bindings, context);
             self.said.answers += 1;
         }
     }
 
     fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
-        let Declared { received, sending, .. } = self.declared();
+        let bindings = self.bindings();
         let wanted = match timer {
-            GAP => self.receiving.on_gap(received, &self.limits, context).then_some(Control::Report),
+            GAP => self.receiving.on_gap(bindings.received, &self.limits, context).then_some(Control::Report),
             SILENCE => self.receiving.on_silence(&self.limits, context).then_some(Control::Report),
             CONFIRM => {
-                self.sending.on_confirm(sending, &self.limits, context).then_some(Control::SenderState)
+                self.sending.on_confirm(bindings, &self.limits, context).then_some(Control::SenderState)
             }
             _ => {
-                self.sending.on_discard(sending, &self.limits, context);
+                self.sending.on_discard(bindings, &self.limits, context);
                 None
             }
         };

@@ -1,30 +1,18 @@
 //! The sender's side: processes reports, drops old segments, and requests reports.
 
+use std::iter::once;
+use std::mem::replace;
+
 use haul_base::Time;
-use haul_stack::{Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, SharedValue};
+use haul_stack::{Batch, Context, Kind, Missing, RETRANSMIT_TIMEOUT};
 
 use super::timing::{CONFIRM, DISCARD, NegativeAckConfig, repeat_after};
 use super::wire::{Report, STATE_LEN, SenderState};
-use crate::micro::events::{Acknowledgement, DISCARDED, Discarded, Outcome, Statement};
+use crate::micro::ack::bindings::Bindings;
+use crate::micro::ack::statements::state;
+use crate::micro::events::{Acknowledgement, Discarded, Outcome};
 use crate::micro::ranges::Ranges;
-use crate::micro::scoreboard::{Scoreboard, SegmentState};
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bindings {
-    pub(super) scoreboard: SharedValue<Scoreboard>,
-    pub(super) acknowledged: Event<Acknowledgement>,
-    pub(super) discarded: Event<Discarded>,
-}
-
-impl Bindings {
-    pub(super) fn declare(declaration: &mut haul_stack::Declaration<'_>) -> Self {
-        Self {
-            scoreboard: declaration.shared(Scoreboard::default),
-            acknowledged: declaration.event(crate::micro::events::ACKNOWLEDGED),
-            discarded: declaration.event(DISCARDED),
-        }
-    }
-}
+use crate::micro::scoreboard::SegmentState;
 
 /// Timers that are running.
 #[derive(Debug, Default)]
@@ -212,22 +200,11 @@ fn acknowledge(
     acknowledgement.loss = None;
     acknowledgement.outcome = Outcome::default();
     acknowledgement.words.clear();
-    let mut come = |from: u64, to: u64| {
-        for first in (from.max(base)..to).step_by(64) {
-            let len = (to - first).min(64);
-            let bits = if len == 64 { u64::MAX } else { (1 << len) - 1 };
-            acknowledgement.words.push(Statement { first, received: bits, known: bits });
-        }
-    };
     let mut at = report.below;
-    for range in ranges.iter() {
-        come(at, range.start);
-        at = range.end;
-    }
-    // If the list of ranges is full, more may be missing after the last.
-    if !ranges.is_full() && !ranges.is_empty() {
-        come(at, report.next);
-    }
+    // If the list of ranges is full, more may be missing after the last. Without any, `below` says all.
+    let next = if ranges.is_full() || ranges.is_empty() { ranges.end() } else { report.next };
+    let arrived = ranges.iter().chain(once(next..next)).map(|gap| replace(&mut at, gap.end)..gap.start);
+    state(report.below.max(base), arrived, false, &mut acknowledgement.words);
     context.raise(bindings.acknowledged, acknowledgement);
 }
 
