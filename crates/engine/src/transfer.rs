@@ -113,7 +113,7 @@ impl Transfer {
         &self.waker
     }
 
-    /// Returns why the data thread failed, if it has.
+    /// Returns why the data thread failed, if it has. The control channel tells why the peer ended it early.
     pub fn failure(&self) -> Option<EngineError> {
         self.published.lock().failure.clone()
     }

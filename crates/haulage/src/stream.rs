@@ -112,10 +112,12 @@ impl Transport {
         Self { transfer, control, began: Instant::now(), is_over: false, recipe, cipher: session.cipher() }
     }
 
-    /// Polls for a failure; wakes the task when one occurs.
+    /// Polls for an end before all bytes have arrived; wakes the task when it occurs.
     fn poll_failure(&self, context: &Context<'_>) -> Poll<Error> {
-        let lost = self.control.poll_failure(context);
-        self.transfer.failure().map_or(lost, Poll::Ready)
+        match self.transfer.poll_delivered(context) {
+            Poll::Ready(delivered) => delivered.map_or_else(Poll::Ready, |()| Poll::Pending),
+            Poll::Pending => self.control.poll_ended(context),
+        }
     }
 
     fn statistics(&self) -> StreamStatistics {
@@ -135,8 +137,9 @@ impl Transport {
         Ok(())
     }
 
-    fn failure(&self) -> Option<Error> {
-        self.transfer.failure().or_else(|| self.control.failure())
+    fn check(&self) -> Result<(), Error> {
+        let polled = self.poll_failure(&Context::from_waker(std::task::Waker::noop()));
+        if let Poll::Ready(error) = polled { Err(error) } else { Ok(()) }
     }
 
     /// Aborts the session if it has not ended yet.
@@ -212,12 +215,10 @@ impl ByteWriter {
             self.transport.transfer.waker().wake();
         }
         if !self.transport.is_over {
-            match self.transport.transfer.poll_delivered(context) {
-                Poll::Ready(delivered) => delivered?,
-                Poll::Pending => {
-                    return self.transport.control.poll_failure(context).map(|error| Err(error.into()));
-                }
+            if let Poll::Ready(error) = self.transport.poll_failure(context) {
+                return Poll::Ready(Err(error.into()));
             }
+            ready!(self.transport.transfer.poll_delivered(context))?;
         }
         self.transport.is_over = true;
         self.transport.control.poll_close(context).map_err(Into::into)
@@ -253,7 +254,7 @@ impl ByteWriter {
     /// # Errors
     /// Why it failed.
     pub fn check(&self) -> Result<(), ConnectionError> {
-        self.transport.failure().map_or(Ok(()), |error| Err(error.into()))
+        Ok(self.transport.check()?)
     }
 
     /// Returns the number of bytes written but not yet acknowledged.
@@ -271,20 +272,16 @@ impl ByteWriter {
     /// # Errors
     /// If the stream was finished or has failed.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.check_open()?;
+        if self.is_ended {
+            return Poll::Ready(Err(io::Error::other("the stream has already been finished")));
+        }
+        self.transport.check()?;
         if let Poll::Ready(taken) = self.outbox.poll(context, |outbox| outbox.push(bytes)) {
             self.transport.transfer.waker().wake();
             return Poll::Ready(Ok(taken));
         }
         // Both polls register the task. A failure before this call woke no task, so it is checked here.
         self.transport.poll_failure(context).map(|error| Err(error.into()))
-    }
-
-    fn check_open(&self) -> io::Result<()> {
-        if self.is_ended {
-            return Err(io::Error::other("the stream has already been finished"));
-        }
-        self.transport.failure().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Returns the name of the recipe that carries the stream, chosen by the client.

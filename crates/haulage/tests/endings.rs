@@ -7,14 +7,22 @@ mod common;
 mod relay;
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use common::{TIMEOUT, exchange};
+use haul_base::Piece;
+use haul_engine::{Session, Transfer, Waker};
+use haul_proto::{Available, ObjectSink, ObjectSource};
 use haul_testing::send_until_full;
+use haul_wire::control::Request;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
-use haulage::{Connection, ConnectionError, Endpoint, Listener, Options, SendOptions, WaitError, preset};
+use haulage::{
+    ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, Listener, Options, SendOptions, WaitError,
+    preset,
+};
 use relay::relay;
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -134,5 +142,100 @@ fn the_close_of_a_dropped_connection_is_repeated_until_it_is_answered() {
             assert!(Instant::now() < until, "the client still knows the connection");
             thread::sleep(Duration::from_millis(10));
         }
+    }
+}
+
+/// An object without an end, of zeros.
+struct Endless;
+
+impl ObjectSource for Endless {
+    fn available(&mut self) -> Available {
+        Available { upto: 1 << 40, end: false }
+    }
+
+    fn read(&mut self, _: u64, into: &mut [u8]) {
+        into.fill(0);
+    }
+
+    fn release(&mut self, _: u64) {}
+}
+
+impl ObjectSink for Endless {
+    fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
+
+    fn limit(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    fn complete(&mut self, _: u64) {}
+}
+
+/// The server's end of a byte stream, which this test ends as it likes.
+struct Server {
+    session: Session,
+    _listener: haul_engine::Listener,
+}
+
+impl Server {
+    /// Returns a client's stream, and the server's end.
+    fn with<S: Send>(open: impl FnOnce(&str) -> S + Send) -> (S, Self) {
+        let options = haul_engine::ListenOptions::new("127.0.0.1:0".parse().unwrap());
+        let listener = haul_engine::Listener::bind(options).unwrap();
+        let url = listener.url("127.0.0.1", b"").to_string();
+        thread::scope(|scope| {
+            let client = scope.spawn(|| open(&url));
+            let session = listener.accept(TIMEOUT).unwrap().accept().unwrap();
+            (client.join().unwrap(), Self { session, _listener: listener })
+        })
+    }
+
+    fn start(&mut self) -> Transfer {
+        let waker = Waker::new().unwrap();
+        match self.session.request() {
+            Request::StreamSend => self.session.start_receiving(Box::new(Endless), waker),
+            _ => self.session.start_sending(Box::new(Endless), waker),
+        }
+        .unwrap()
+    }
+
+    /// Ends the transfer before the object is complete, and the control channel if `closes`.
+    fn end_early(&mut self, closes: bool) {
+        drop(self.start());
+        if closes {
+            self.session.control().close().unwrap();
+        }
+    }
+}
+
+fn writer(url: &str) -> ByteWriter {
+    ByteWriter::open(url, &preset("bulk").unwrap(), &Options::default()).wait().unwrap()
+}
+
+fn reader(url: &str) -> ByteReader {
+    ByteReader::open(url, &preset("bulk").unwrap(), &Options::default()).wait().unwrap()
+}
+
+#[test]
+fn a_stream_that_its_peer_closes_early_fails() {
+    const SOON: Duration = Duration::from_secs(20);
+    for closes in [true, false] {
+        let (mut finishing, mut server) = Server::with(writer);
+        finishing.write_all(&[7; 1_000]).unwrap();
+        server.end_early(closes);
+        let finished = finishing.finish().wait_for(SOON);
+        assert!(matches!(finished, Err(WaitError::Ended(ConnectionError::Closed))), "{closes}: {finished:?}");
+        assert!(matches!(finishing.check(), Err(ConnectionError::Closed)), "{closes}");
+
+        let (mut writing, mut server) = Server::with(writer);
+        server.end_early(closes);
+        let piece = vec![7; 1 << 20];
+        let error = (0..).find_map(|_| writing.write_some(&piece).wait_for(SOON).err()).unwrap();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{closes}: {error}");
+
+        let (mut reading, mut server) = Server::with(reader);
+        server.end_early(closes);
+        let mut buffer = vec![0; 1 << 20];
+        let error = (0..).find_map(|_| reading.read_some(&mut buffer).wait_for(SOON).err()).unwrap();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{closes}: {error}");
     }
 }

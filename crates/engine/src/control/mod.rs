@@ -110,16 +110,16 @@ impl Control {
 
     /// Returns why the channel failed; `None` while it works and after a graceful end. Cheap to call.
     pub fn failure(&self) -> Option<EngineError> {
-        let ended = self.shared().state.lock().ended.clone();
-        ended.filter(|error| !matches!(error, EngineError::Closed))
+        self.ended().filter(|error| !matches!(error, EngineError::Closed))
     }
 
-    /// Like [`Control::failure`], and wakes the task when the channel ends.
-    pub fn poll_failure(&self, context: &Context<'_>) -> Poll<EngineError> {
-        match self.shared().state.poll(context, |state| state.ended.clone()) {
-            Poll::Ready(EngineError::Closed) => Poll::Pending,
-            polled => polled,
-        }
+    pub(crate) fn ended(&self) -> Option<EngineError> {
+        self.shared().state.lock().ended.clone()
+    }
+
+    /// Waits for the end of the channel, and returns why it ended: [`EngineError::Closed`] if gracefully.
+    pub fn poll_ended(&self, context: &Context<'_>) -> Poll<EngineError> {
+        self.shared().state.poll(context, |state| state.ended.clone())
     }
 
     /// Returns the size of the first datagram that the server received, once it has reported it.

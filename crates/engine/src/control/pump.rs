@@ -99,6 +99,7 @@ impl Pump {
         }
         let result = end.unwrap_or(EngineError::Closed);
         self.shared.state.update(|state| state.ended = Some(result));
+        self.shared.transport.wake_data_thread();
         self.linger();
     }
 

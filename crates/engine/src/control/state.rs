@@ -129,7 +129,7 @@ const MAX_INCOMING: usize = 16;
 pub(super) struct TransportQueues {
     pub(super) outgoing: ArrayQueue<Vec<u8>>,
     pub(super) incoming: ArrayQueue<Vec<u8>>,
-    /// Woken when a message arrives, and when another one may be sent.
+    /// Woken when a message arrives, when another one may be sent, and when the channel ends.
     pub(super) data_thread: OnceLock<Waker>,
 }
 
@@ -147,7 +147,7 @@ impl TransportQueues {
         Some(ControlMessage::Transport(message))
     }
 
-    fn wake_data_thread(&self) {
+    pub(super) fn wake_data_thread(&self) {
         if let Some(data_thread) = self.data_thread.get() {
             data_thread.wake();
         }

@@ -1,6 +1,7 @@
 //! The event loop of a connection that has its own socket: a session's data thread.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use haul_base::{Deadline, DeadlineReason, HostSample, Machine, Span, Time};
 use haul_host::{HostDrops, Sensors};
@@ -32,6 +33,8 @@ const PROBE_INTERVAL: Span = Span::from_millis(1);
 const MAX_PACING_SLEEP: Span = Span::from_millis(3);
 /// Longest sleep. Stopping also wakes the thread, so this only bounds unforeseen cases.
 const MAX_WAIT: Span = Span::from_millis(500);
+/// Time for the reason of an early end to arrive on the control channel.
+const REASON_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Samples this host's load and the fill level of the socket buffer.
 #[derive(Debug)]
@@ -69,6 +72,8 @@ pub(crate) struct Published {
     pub(crate) windows: Vec<DiagnosedWindow>,
     /// Why the thread failed.
     pub(crate) failure: Option<EngineError>,
+    /// Why the thread ended before everything was delivered, unless it failed.
+    early_end: Option<EngineError>,
     pub(crate) cpu: Span,
 }
 
@@ -82,7 +87,7 @@ impl Published {
 
     /// Whether everything is delivered, or why it will not be.
     pub(crate) fn delivered(&mut self) -> Option<Result<(), EngineError>> {
-        let failed = self.failure.clone().map(Err);
+        let failed = self.failure.as_ref().or(self.early_end.as_ref()).cloned().map(Err);
         failed.or_else(|| self.is_delivered.then_some(Ok(())))
     }
 }
@@ -144,11 +149,23 @@ impl DataThread {
     /// Runs until the connection has ended or is stopped. The publication is updated before `self` is
     /// dropped: whoever is woken by dropping the application's source or sink finds the outcome there.
     pub(crate) fn run(mut self) {
-        let result = self.run_until_ended();
+        let failure = self.run_until_ended().err();
         let now = self.shared.clock.now();
         self.end_windows(now);
         self.publish(now);
-        self.published.update(|published| published.failure = result.err());
+        let early_end = (failure.is_none() && !self.is_complete).then(|| self.reason());
+        self.published.update(|published| (published.failure, published.early_end) = (failure, early_end));
+    }
+
+    /// Returns why the session ended early: the last message of the control channel contains the reason.
+    fn reason(&self) -> EngineError {
+        let (control, waker, until) = (&self.side.control, &self.side.waker, Instant::now() + REASON_TIMEOUT);
+        while control.ended().is_none() && !self.shared.is_stopped() && Instant::now() < until {
+            let mut fds = [PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
+            let _ = wait_ready(&mut fds, Some(MAX_WAIT.into()));
+            waker.reset();
+        }
+        control.ended().unwrap_or(EngineError::Closed)
     }
 
     /// Publishes the windows not taken yet, including the unfinished one.

@@ -152,7 +152,7 @@ impl PendingSession {
                 Stage::Opened(socket) => Some(socket.clone()),
                 Stage::Undecided | Stage::Accepted(_) => None,
             });
-            if opened.is_ready() { opened } else { control.poll_failure(context).map(Err) }
+            if opened.is_ready() { opened } else { control.poll_ended(context).map(Err) }
         });
         socket.unwrap_or(Err(EngineError::UdpBlocked { port, direction: Direction::ClientToServer }))
     }

@@ -103,6 +103,9 @@ fn an_end_that_stops_early_reports_it_and_the_control_channel_the_reason() {
         closes(answered_by, ControlFrameKind::Closed, 0);
         assert!(!other.wait_delivered(Duration::from_millis(100)).unwrap());
         assert!(other.failure().is_none());
+        // The channel contains none, so it is not waited for any longer.
+        let error = other.wait_delivered(LONG).unwrap_err();
+        assert!(matches!(error, EngineError::Closed), "{error}");
     }
 }
 
