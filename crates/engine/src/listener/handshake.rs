@@ -115,15 +115,15 @@ impl<'s> Client<'s> {
         let (frame, len) = self.authenticate()?;
         // From here on challenges find the session, although it is not accepted yet.
         let (keys, peer) = (self.secrets.frame_keys(Role::Server), self.handshake.peer);
-        let pending = server.sessions.register(keys, peer, random::<32>()?);
-        if !self.handshake.free_slot() {
-            return Err(Refusal::Broken("closed in favour of another".to_owned()));
-        }
-        let pending =
-            pending.ok_or_else(|| Fault::new(FaultCode::Busy, "the session's number is taken", ""))?;
+        let is_taken = || Fault::new(FaultCode::Busy, "the session's number is taken", "");
+        let pending = server.sessions.register(keys, peer, random::<32>()?).ok_or_else(is_taken)?;
         let hello = self.read_hello(frame, len)?;
         let options = &server.options;
         let cipher = choose_cipher(&hello.ciphers, &options.ciphers, options.permit_cipher_none)?;
+        // Not before the request is read: evicting a client that stalls must free its thread.
+        if !self.handshake.free_slot() {
+            return Err(Refusal::Broken("closed in favour of another".to_owned()));
+        }
         Ok(AuthenticatedClient { pending, hello, cipher })
     }
 

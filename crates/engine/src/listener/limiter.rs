@@ -64,7 +64,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Frees the slot of an authenticated client. Returns false if the connection was evicted for another.
+    /// Frees the slot, once the request is read. Returns false if the connection was evicted for another.
     pub(super) fn free_slot(&self) -> bool {
         lock(&self.limiter).leave(self.id)
     }

@@ -82,17 +82,22 @@ fn a_lingering_refused_client_is_closed_long_before_the_handshake_timeout() {
     until("its thread and socket are given back", || serving_threads() == 0 && descriptors() == before + 1);
 }
 
-#[test]
-fn an_incomplete_hello_times_out_even_with_a_valid_proof() {
-    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
-    let handshake_timeout = Duration::from_secs(3);
-    let listener = Listener::bind(ListenOptions { handshake_timeout, ..options() }).unwrap();
-    let mut client = stranger(&listener, &stranger::config()).unwrap();
+/// Sends the head of a Hello with a valid proof, and nothing else.
+fn prove(mut client: Stranger, listener: &Listener) -> Stranger {
     let auth = client.0.conn.export_keying_material([0; 32], b"EXPORTER-haul-auth", Some(&[])).unwrap();
     let proof = blake3::keyed_hash(listener.url("127.0.0.1", b"").secret.as_bytes(), &auth);
     let mut head = HEAD;
     head[HelloHead::LEN - 32..].copy_from_slice(proof.as_bytes());
     client.0.write_all(&[&1_000_u32.to_be_bytes()[..], &head].concat()).unwrap();
+    client
+}
+
+#[test]
+fn an_incomplete_hello_times_out_even_with_a_valid_proof() {
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    let handshake_timeout = Duration::from_secs(3);
+    let listener = Listener::bind(ListenOptions { handshake_timeout, ..options() }).unwrap();
+    let mut client = prove(stranger(&listener, &stranger::config()).unwrap(), &listener);
     until("the proof was not accepted", || listener.sessions() == 1);
     // Closed without sending anything.
     let closed = client.0.read(&mut [0; 16]);
@@ -158,6 +163,31 @@ fn clients_with_the_secret_connect_during_a_flood_of_strangers() {
         }
         over.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn clients_that_stall_after_their_proof_do_not_lock_out_others() {
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    let (handshake_timeout, config) = (Duration::from_secs(3_600), stranger::config());
+    let listener = Listener::bind(ListenOptions { handshake_timeout, ..options() }).unwrap();
+    let places = HandshakeLimits::default().total;
+    let _stalled: Vec<_> = (1..=places)
+        .map(|number| {
+            // No address has too many.
+            let from = Ipv4Addr::new(127, 9, number as u8, 1).into();
+            let tcp = stranger::dial(from, listener.local_addr(), TIMEOUT).unwrap();
+            let stalled = prove(Stranger::secure(tcp, &config).unwrap(), &listener);
+            until("a proof was not accepted", || listener.sessions() == number);
+            stalled
+        })
+        .collect();
+    let mut options = ConnectOptions::new(Request::Check, haul_wire::control::Settings::default());
+    options.timeout = Duration::from_secs(5);
+    let url = listener.url("127.0.0.1", b"");
+    let client = std::thread::spawn(move || connect(&url, options));
+    let session = listener.accept(TIMEOUT).map(|incoming| incoming.accept().unwrap());
+    let client = client.join().unwrap();
+    assert!(client.is_ok() && session.is_some(), "{client:?} {:?}", listener.stats());
 }
 
 #[test]

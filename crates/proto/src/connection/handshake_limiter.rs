@@ -1,10 +1,10 @@
 //! Limits the connections in the handshake, which are not authenticated yet, and the threads that serve them.
 //!
-//! A connection occupies a slot from its arrival until its client has proved that it knows the secret, or its
-//! thread has finished and its socket is closed. When a limit is reached, the oldest connection is closed of
-//! the address with the most connections in the network with the most: a genuine client needs two round
-//! trips, so strangers that hold connections open, or connect rapidly, cannot lock it out. The newcomer takes
-//! over the thread of the closed one, so there are never more threads than slots.
+//! A connection occupies a slot from its arrival until its client has proved that it knows the secret and
+//! sent its request, or its thread has finished and its socket is closed. When a limit is reached, the oldest
+//! connection is closed of the address with the most connections in the network with the most: a genuine
+//! client needs two round trips, so others that hold connections open, or connect rapidly, cannot lock it
+//! out. The newcomer takes over the thread of the closed one, so there are never more threads than slots.
 
 use std::collections::HashMap;
 use std::hash::Hash;
