@@ -4,7 +4,7 @@ use std::any::Any;
 use std::num::NonZero;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use haul_base::{Piece, Rate, Span, Time};
@@ -144,7 +144,9 @@ impl Transfer {
     fn halt(&mut self) {
         self.shared.stop();
         self.waker.wake();
-        if let Some(thread) = self.thread.take() {
+        // A waker called on the data thread may drop the transfer: no thread can join itself.
+        let is_other = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
+        if let Some(thread) = self.thread.take().filter(is_other) {
             // The panic's message has been reported already; the session ends either way.
             let _ = thread.join();
         }

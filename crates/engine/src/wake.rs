@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,12 +79,30 @@ impl WakerList {
         self.0.extend(others);
     }
 
-    /// Wakes each waker, even if another one panics (its message is already reported). No lock may be held.
+    /// Wakes each waker, even if another one panics (its message is already reported). No lock may be held,
+    /// except by a thread that defers its wake-ups.
     pub fn wake(self) {
+        if let Some(mut deferred) = DEFERRED.try_with(Cell::take).ok().flatten() {
+            deferred.append(self);
+            return DEFERRED.set(Some(deferred));
+        }
         for waker in self {
             let _ = caught(|| waker.wake());
         }
     }
+}
+
+thread_local! {
+    /// Wakers to be woken by [`deferring`]; `None` outside of it.
+    static DEFERRED: Cell<Option<WakerList>> = const { Cell::new(None) };
+}
+
+/// Defers the wake-ups of `work`, which may hold locks, until it has ended.
+pub(crate) fn deferring<R>(work: impl FnOnce() -> R) -> R {
+    DEFERRED.set(Some(WakerList::default()));
+    let result = catch_unwind(AssertUnwindSafe(work));
+    DEFERRED.take().unwrap_or_default().wake();
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Waits until a descriptor is ready or `timeout` expires (`None`: no limit). Returns how many are ready, 0

@@ -9,6 +9,11 @@ mod relay;
 use std::collections::HashMap;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -238,4 +243,45 @@ fn a_stream_that_its_peer_closes_early_fails() {
         let error = (0..).find_map(|_| reading.read_some(&mut buffer).wait_for(SOON).err()).unwrap();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{closes}: {error}");
     }
+}
+
+/// Does its work when a data thread wakes it, and tells whether that panicked.
+struct Works {
+    work: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    is_done: Sender<bool>,
+}
+
+impl Wake for Works {
+    fn wake(self: Arc<Self>) {
+        if thread::current().name().is_some_and(|name| ["haul-send", "haul-receive"].contains(&name))
+            && let Some(work) = self.work.lock().unwrap().take()
+        {
+            self.is_done.send(catch_unwind(AssertUnwindSafe(work)).is_ok()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_waker_may_use_and_drop_its_stream() {
+    let (is_done, done) = channel();
+    let works = Arc::new(Works { work: Mutex::default(), is_done });
+    let waker = works.clone().into();
+    let mut task = Context::from_waker(&waker);
+
+    let (mut sending, mut server) = Server::with(writer);
+    sending.write_all(&[7; 1_000]).unwrap();
+    assert!(pin!(sending.finish()).poll(&mut task).is_pending());
+    *works.work.lock().unwrap() = Some(Box::new(move || {
+        sending.set_law(&[("rate", "50Mbit")]).unwrap();
+        drop(sending);
+    }));
+    // The object is complete once this is received.
+    let _receiving = server.start();
+    assert_eq!(done.recv_timeout(TIMEOUT), Ok(true));
+
+    let (mut receiving, mut server) = Server::with(reader);
+    assert!(receiving.poll_read(&mut task, &mut [0]).is_pending());
+    *works.work.lock().unwrap() = Some(Box::new(|| drop(receiving)));
+    let _sending = server.start();
+    assert_eq!(done.recv_timeout(TIMEOUT), Ok(true));
 }

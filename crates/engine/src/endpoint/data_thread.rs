@@ -19,7 +19,7 @@ use super::connection::{Connection, LockedConnection, received};
 use super::pending::{UdpSide, send_probes};
 use super::socket::EndpointSocket;
 use crate::socket_reader::{ReceiveOutcome, SocketReader};
-use crate::wake::wait_ready;
+use crate::wake::{deferring, wait_ready};
 use crate::{Control, Direction, EngineError, Monitor, Waker};
 
 /// Receive calls per turn before sending.
@@ -181,13 +181,14 @@ impl DataThread {
     fn run_until_ended(&mut self) -> Result<(), EngineError> {
         loop {
             self.sample_host();
-            let received = self.receive()?;
+            // The stack calls the application's source and sink, which wake tasks, under the connection's lock.
+            let received = deferring(|| self.receive())?;
             let now = self.shared.clock.now();
             if now.since(self.probe_polled) >= PROBE_INTERVAL {
                 self.probe_polled = now;
                 self.probe_path(now)?;
             }
-            match self.turn(now) {
+            match deferring(|| self.turn(now)) {
                 Some(EngineError::Closed) => return Ok(()),
                 Some(error) => return Err(error),
                 None => {}
