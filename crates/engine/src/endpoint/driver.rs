@@ -87,9 +87,8 @@ impl Readiness for SharedEndpoint {
         deadline: Instant,
         context: &Context<'_>,
     ) -> Poll<Result<(), HandshakeError>> {
-        let ready = poll(&mut [PollFd::new(tcp, interest)], Some(&NO_TIME)).unwrap_or_default() > 0;
-        if ready || self.is_stopped() {
-            return Poll::Ready(if ready { Ok(()) } else { Err(HandshakeError::Closed) });
+        if poll(&mut [PollFd::new(tcp, interest)], Some(&NO_TIME)).unwrap_or_default() > 0 {
+            return Poll::Ready(Ok(()));
         }
         if deadline <= Instant::now() {
             return Poll::Ready(Err(HandshakeError::TimedOut));
@@ -99,6 +98,10 @@ impl Readiness for SharedEndpoint {
         flags.set(epoll::EventFlags::OUT, interest.contains(PollFlags::OUT));
         let (fd, background) = (tcp.as_raw_fd(), &self.driver.background);
         lock(&self.driver.handshakes).insert(fd, (deadline, context.waker().clone()));
+        // Then the thread has woken the tasks already.
+        if self.is_stopped() {
+            return Poll::Ready(Err(HandshakeError::Closed));
+        }
         // It is registered already if the task polls again.
         let _ = epoll::delete(background, tcp);
         epoll::add(background, tcp, epoll::EventData::new_u64(fd as u64), flags).map_err(io::Error::from)?;

@@ -78,6 +78,10 @@ impl Endpoint {
             old.supersede();
         }
         let mut state = connection.lock();
+        // Then the endpoint has ended the connections of its table already.
+        if shared.is_stopped() {
+            state.end(EngineError::Closed);
+        }
         connection.process(shared, &mut state, now);
         Connection::release(state);
         Ok(Channel::new(connection, self.clone(), Some(Box::new(saved))))

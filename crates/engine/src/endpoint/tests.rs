@@ -2,7 +2,7 @@
 //! number.
 
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use haul_wire::packet::ConnectionId;
 
 use super::{Channel, Connection, Endpoint, EndpointSocket};
 use crate::wake::{block_on, block_until, lock};
-use crate::{ConnectionOptions, ListenOptions, Listener, OpenOptions, Role, Terms};
+use crate::{ConnectionOptions, EngineError, ListenOptions, Listener, OpenOptions, Role, Terms};
 
 /// Longer than any operation takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -153,6 +153,19 @@ fn idle_memory_is_released_without_locking_other_connections() {
     until("the memory is not released", || idle.lock().deadline() == before);
     let locked = others.iter().filter(|connection| connection.locks.get() > 0).count();
     assert_eq!(locked, 0, "of {CONNECTIONS}");
+}
+
+#[test]
+fn a_connection_opened_on_an_endpoint_that_has_failed_ends() {
+    let listener = Listener::bind(ListenOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
+    let endpoint = Endpoint::client().unwrap();
+    let (client, _server) = pair(&endpoint, &listener);
+    let mut saved = client.saved().expect("a client's").clone();
+    saved.last_epoch += 1;
+    endpoint.shared().end_all(&EngineError::system_other("the socket failed", "as this test wants"));
+    let channel = endpoint.begin(saved, &recipe(), &OpenOptions::default(), Ends::default()).unwrap();
+    let received = channel.poll_recv(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(received, Poll::Ready(Err(_))), "{received:?}");
 }
 
 #[test]
