@@ -61,11 +61,19 @@ impl Waker {
 pub struct WakerList(SmallVec<[task::Waker; 1]>);
 
 impl WakerList {
-    /// Adds a waker for the next change, unless it is already in the list.
-    pub fn add(&mut self, waker: &task::Waker) {
+    /// Adds a waker for the next change, unless it is already in the list. Returns the oldest one of too many,
+    /// to be woken once no lock is held: tasks that have stopped waiting would stay in the list.
+    #[must_use]
+    pub fn add(&mut self, waker: &task::Waker) -> Self {
+        const MAX_WAITING: usize = 1_024;
+        let mut oldest = Self::default();
         if !self.0.iter().any(|known| known.will_wake(waker)) {
+            if self.0.len() >= MAX_WAITING {
+                oldest.0.push(self.0.remove(0));
+            }
             self.0.push(waker.clone());
         }
+        oldest
     }
 
     /// Takes the wakers, to be woken once no lock is held.
@@ -129,7 +137,7 @@ pub struct Watched<T> {
     #[deref]
     #[deref_mut]
     value: T,
-    wakers: WakerList,
+    pub(crate) wakers: WakerList,
 }
 
 impl<T> Monitor<T> {
@@ -145,7 +153,7 @@ impl<T> Monitor<T> {
 
     /// Unlocks the value and wakes the waiters.
     pub fn release(mut watched: MutexGuard<'_, Watched<T>>) {
-        let wakers = watched.take_wakers();
+        let wakers = watched.wakers.take();
         drop(watched);
         wakers.wake();
     }
@@ -164,25 +172,15 @@ impl<T> Monitor<T> {
         if let Some(result) = done(&mut watched) {
             return Poll::Ready(result);
         }
-        watched.wake_later(context.waker());
+        let oldest = watched.wakers.add(context.waker());
+        drop(watched);
+        oldest.wake();
         Poll::Pending
     }
 
     /// Blocks this thread until `done` returns a result or `until` has passed.
     pub fn wait<R>(&self, until: Option<Instant>, mut done: impl FnMut(&mut T) -> Option<R>) -> Option<R> {
         block_until(until, |context| self.poll(context, &mut done))
-    }
-}
-
-impl<T> Watched<T> {
-    /// Registers a waker for the next change.
-    pub fn wake_later(&mut self, waker: &task::Waker) {
-        self.wakers.add(waker);
-    }
-
-    /// Takes the wakers, to be woken once no lock is held.
-    pub(crate) fn take_wakers(&mut self) -> WakerList {
-        self.wakers.take()
     }
 }
 
@@ -346,12 +344,30 @@ mod tests {
         let mut list = WakerList::default();
         for _ in 0..100 {
             for waker in &wakers {
-                list.add(waker);
+                let _ = list.add(waker);
             }
         }
         assert_eq!(list.0.len(), 2);
         list.take().wake();
         assert!(woken.load(Ordering::SeqCst) && list.0.is_empty());
+    }
+
+    #[test]
+    fn tasks_that_stop_waiting_for_an_event_that_never_happens_are_not_kept() {
+        struct Task;
+        impl Wake for Task {
+            fn wake(self: Arc<Self>) {}
+        }
+        let monitor = Monitor::new(());
+        let wait = |_| {
+            let task = Arc::new(Task);
+            let waker = task.clone().into();
+            assert!(monitor.poll(&Context::from_waker(&waker), |()| None::<()>).is_pending());
+            Arc::downgrade(&task)
+        };
+        let tasks: Vec<_> = (0..10_000).map(wait).collect();
+        let is_kept = |task: &std::sync::Weak<Task>| task.strong_count() > 0;
+        assert!(!tasks[..8_000].iter().any(is_kept) && tasks[9_900..].iter().all(is_kept));
     }
 
     #[test]

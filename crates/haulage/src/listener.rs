@@ -142,17 +142,14 @@ impl Listener {
     /// Returns the next opened stream. A separate thread opens each client's stream, and a stream that no
     /// caller waits for stays queued. A client whose stream fails does not affect the listener.
     fn poll_stream(&self, context: &Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
-        let mut streams = self.streams.lock();
-        if let Some(result) = streams.ready.pop_front() {
+        if let Poll::Ready(result) = self.streams.poll(context, |streams| streams.ready.pop_front()) {
             return Poll::Ready(result.map_err(AcceptError::Failed));
         }
-        streams.wake_later(context.waker());
-        if streams.starting >= MAX_STARTING {
+        if self.streams.lock().starting >= MAX_STARTING {
             return Poll::Pending;
         }
         let incoming = ready!(self.engine.poll_accept(context));
-        streams.starting += 1;
-        drop(streams);
+        self.streams.lock().starting += 1;
         let (queue, loss_model) = (self.streams.clone(), self.loss_model.clone());
         let started = spawn("haul-begin", move || {
             let result = open_stream(incoming, loss_model);

@@ -178,7 +178,9 @@ impl Channel {
             let changed =
                 !(is_deferred && result.is_some()) && self.connection.process(shared, &mut state, now);
             if result.is_none() && !changed {
-                state.wakers.add(context.waker());
+                let oldest = state.wakers.add(context.waker());
+                drop(state);
+                oldest.wake();
                 return Poll::Pending;
             }
             Connection::release(state);

@@ -132,7 +132,7 @@ impl SharedEndpoint {
             return None;
         }
         backlog.push_back(connection);
-        Some(backlog.take_wakers())
+        Some(backlog.wakers.take())
     }
 
     pub(super) fn poll_backlog(&self, context: &Context<'_>) -> Poll<Result<Arc<Connection>, EngineError>> {

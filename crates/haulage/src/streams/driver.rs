@@ -91,16 +91,17 @@ impl Streams {
         wait: Wait,
         next: impl FnOnce(&mut Multiplexer) -> Option<T>,
     ) -> Poll<Result<T, Error>> {
-        let mut state = lock(&self.state);
+        let (mut state, mut oldest) = (lock(&self.state), WakerList::default());
         let polled = match (next(&mut state.multiplexer), &state.ended) {
             (Some(found), _) => Poll::Ready(Ok(found)),
             (None, Some(error)) => Poll::Ready(Err(error.clone())),
             (None, None) => {
-                state.waiting.entry(wait).or_default().add(context.waker());
+                oldest = state.waiting.entry(wait).or_default().add(context.waker());
                 Poll::Pending
             }
         };
         StreamsState::release(state);
+        oldest.wake();
         polled
     }
 
