@@ -13,9 +13,9 @@ use haul_wire::packet::{
 
 use super::connection::{Connection, received};
 use super::shared::SharedEndpoint;
-use crate::Role;
 use crate::clock::is_past;
 use crate::wake::lock;
+use crate::{EngineError, Role};
 
 /// Handles a packet with an initial header.
 pub(super) fn on_initial(shared: &SharedEndpoint, now: Time, packet: &mut [u8], from: SocketAddr, ecn: Ecn) {
@@ -95,6 +95,10 @@ fn open(
     let wakers = shared.queue_for_accept(connection.clone())?;
     let old = table.begin(now, id, connection.clone());
     drop(table);
+    // As in `Endpoint::begin`.
+    if shared.is_stopped() {
+        connection.lock().end(EngineError::Closed);
+    }
     shared.counters.connections.add_one();
     if let Some(old) = old {
         old.supersede();
