@@ -63,7 +63,9 @@ pub fn registry() -> Registry {
     registry.register(sequenced_segment::registration());
     registry.register(fixed_rate::registration());
     registry.register(retransmit::registration());
-    ack::registrations().into_iter().for_each(|mode| registry.register(mode));
+    for mode in ack::registrations() {
+        registry.register(mode);
+    }
     registry.register(selective_transfer::registration());
     registry.register(pacing::registration());
     registry.register(rate_stats::registration());

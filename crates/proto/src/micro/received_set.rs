@@ -243,7 +243,7 @@ mod tests {
         far.insert(SPAN - 1, SPAN);
         let before = steps();
         assert_eq!(far.newest_ranges().chain(far.range_around(SPAN - 1)).count(), 2);
-        assert_eq!(far.holes().collect::<Vec<_>>(), [0..SPAN - 1]);
+        assert!(far.holes().eq(std::iter::once(0..SPAN - 1)));
         assert!(steps() - before <= 3 * SPAN / 64 + 16, "{} steps", steps() - before);
     }
 
@@ -336,7 +336,7 @@ mod tests {
                     }
                 }
                 let from = floor.max(64 * set.base);
-                let below = (from..).find(|n| !model.contains(n)).unwrap();
+                let below = (from..from + 2_100).find(|n| !model.contains(n)).unwrap();
                 let next = model.last().map_or(0, |last| last + 1).max(below);
                 prop_assert_eq!((set.below(), set.next(), set.is_whole()), (below, next, below == next));
                 let [missing, arrived]: [Vec<u64>; 2] =
