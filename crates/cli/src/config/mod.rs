@@ -11,8 +11,8 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use crate::args::{Assignment, Cli, Command, Global};
 use crate::fault::{self, Fault};
 
+use options::{Chosen, Kind, Layer, OptionSpec, RULES, with_tip};
 pub(crate) use options::{ConfigRow, Origin, Setting, Sources, heading_in_cp, parse_bool, scalar, table};
-use options::{Kind, Layer, OptionSpec, with_tip};
 
 /// Command whose values `haul --show-config` shows if none is given.
 const COMMAND_SHOWN: &str = "cp";
@@ -86,23 +86,24 @@ const EXCLUSIVE: [[&str; 2]; 3] = [["time", "bytes"], ["checksum", "ignore-times
 /// Options whose configured values are ignored without another one, in commands that have both.
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
-/// Returns the value of each option (except `set`) from the layer of highest precedence, but values of
-/// `conflicting`, which conflict with typed options, only from the command line.
-fn choose(options: &[OptionSpec], layers: &[Layer], conflicting: &[String]) -> Layer {
+/// Returns the value of each option (except `set`) from the layer of highest precedence, those of [`RULES`] from
+/// all; values of `conflicting`, which conflict with typed options, only from the command line.
+fn choose(options: &[OptionSpec], layers: &[Layer], conflicting: &[String]) -> Chosen {
     let option = |long: &str| options.iter().find(|option| option.long == long);
-    let is_set = |chosen: &Layer, long: &str| {
+    let is_set = |chosen: &Chosen, long: &str| {
         let is_switch = option(long).is_some_and(|option| option.kind == Kind::Switch);
         let is_off = |texts: &[String]| is_switch && texts.iter().all(|text| parse_bool(text) == Some(false));
-        chosen.get(long).is_some_and(|(_, texts)| !is_off(texts))
+        chosen.get(long).is_some_and(|values| values.iter().any(|(_, texts)| !is_off(texts)))
     };
-    let mut chosen = Layer::new();
+    let mut chosen = Chosen::new();
     for (at, layer) in layers.iter().enumerate() {
         let upper = chosen.clone();
-        for (long, value) in layer.iter().filter(|(long, _)| *long != "set" && !upper.contains_key(*long)) {
+        let applies = |long: &String| RULES.contains(&&**long) || long != "set" && !upper.contains_key(long);
+        for (long, value) in layer.iter().filter(|(long, _)| applies(long)) {
             let mut others = EXCLUSIVE.into_iter().filter(|pair| pair.contains(&&**long)).flatten();
             let is_hidden = others.any(|other| is_set(&upper, other)) || at > 0 && conflicting.contains(long);
             if !is_hidden {
-                chosen.insert(long.clone(), value.clone());
+                chosen.entry(long.clone()).or_default().push(value.clone());
             }
         }
     }
@@ -119,22 +120,23 @@ fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
     options: &[OptionSpec],
-    chosen: &Layer,
+    chosen: &Chosen,
 ) -> Result<Vec<OsString>, Fault> {
-    let mut added = Vec::new();
-    for (long, (origin, texts)) in chosen.iter().filter(|(_, (origin, _))| !origin.is_typed()) {
+    let (mut includes, mut others) = (Vec::new(), Vec::new());
+    for (long, values) in chosen {
         let kind = options.iter().find(|o| o.long == *long).map_or(Kind::Value, |o| o.kind);
-        let words = texts.iter().map(|text| kind.to_arguments(long, text)).collect::<Result<Vec<_>, _>>();
-        let words = words.map_err(|problem| bad_value(origin, long, texts, &problem))?;
-        let at = if long == "include" { 0 } else { added.len() };
-        added.splice(at..at, words.concat());
+        let added = if long == "include" { &mut includes } else { &mut others };
+        for (origin, texts) in values.iter().filter(|(origin, _)| !origin.is_typed()) {
+            let words = texts.iter().map(|text| kind.to_arguments(long, text)).collect::<Result<Vec<_>, _>>();
+            added.extend(words.map_err(|problem| bad_value(origin, long, texts, &problem))?.concat());
+        }
     }
     let mut completed = argv.to_vec();
     if typed.subcommand_name().is_none() {
         completed.push(OsString::from(COMMAND_SHOWN));
     }
     let end = completed.iter().position(|word| word == "--").unwrap_or(completed.len());
-    completed.splice(end..end, added.into_iter().map(OsString::from));
+    completed.splice(end..end, includes.into_iter().chain(others).map(OsString::from));
     Ok(completed)
 }
 
@@ -144,16 +146,16 @@ fn bad_value(origin: &Origin, long: &str, texts: &[String], problem: &str) -> Fa
 }
 
 /// Adds the origin of a value that clap rejected.
-fn name_origin(error: clap::Error, chosen: &Layer) -> StartError {
+fn name_origin(error: clap::Error, chosen: &Chosen) -> StartError {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return error.into();
     };
     let long = argument.trim_start_matches("--").split([' ', '=', '[']).next().unwrap_or_default();
-    match chosen.get(long) {
-        Some((origin, texts)) if !origin.is_typed() => {
-            bad_value(origin, long, texts, &problem(&error)).into()
-        }
-        _ => error.into(),
+    let invalid = error.get(ContextKind::InvalidValue).map_or_else(String::new, ToString::to_string);
+    let added = chosen.get(long).into_iter().flatten().filter(|(origin, _)| !origin.is_typed());
+    match added.max_by_key(|(_, texts)| texts.contains(&invalid)) {
+        Some((origin, texts)) => bad_value(origin, long, texts, &problem(&error)).into(),
+        None => error.into(),
     }
 }
 

@@ -43,6 +43,9 @@ impl Origin {
 /// Values by the option's long name, as on a command line, with their origin. Most options have one value.
 pub(super) type Layer = BTreeMap<String, (Origin, Vec<String>)>;
 
+/// Values by the option's long name, in order of precedence. Only options of [`RULES`] have several.
+pub(super) type Chosen = BTreeMap<String, Vec<(Origin, Vec<String>)>>;
+
 pub(super) fn values<'a>(layer: &'a Layer, long: &str) -> impl Iterator<Item = (&'a Origin, &'a str)> {
     layer.get(long).into_iter().flat_map(|(origin, texts)| texts.iter().map(move |text| (origin, &**text)))
 }
@@ -61,9 +64,12 @@ pub(super) enum Kind {
     Value,
     /// `--set`: assignments accumulate over all sources.
     Set,
-    /// May be given several times; all values come from one source.
+    /// May be given several times; all values come from one source, except those of [`RULES`].
     List,
 }
+
+/// Options whose values accumulate over all sources.
+pub(super) const RULES: [&str; 3] = ["exclude", "exclude-from", "include"];
 
 #[derive(Debug, Clone)]
 pub(super) struct OptionSpec {
@@ -207,11 +213,14 @@ pub(super) fn typed_layer(options: &[OptionSpec], matches: &ArgMatches) -> Layer
 }
 
 /// Returns a row per option except `--set`, for whose parameters `Settings::rows` has rows.
-pub(super) fn rows(options: &[OptionSpec], matches: &ArgMatches, chosen: &Layer) -> Vec<ConfigRow> {
+pub(super) fn rows(options: &[OptionSpec], matches: &ArgMatches, chosen: &Chosen) -> Vec<ConfigRow> {
     let row = |option: &OptionSpec| {
-        let origin = chosen.get(&option.long).map_or(&Origin::Default, |(origin, _)| origin);
+        let origins = chosen.get(&option.long).map_or_else(
+            || Origin::Default.to_string(),
+            |values| values.iter().map(|(origin, _)| origin.to_string()).collect::<Vec<_>>().join(", "),
+        );
         let value = raw(matches, option).map(|values| values.join(" "));
-        ConfigRow { key: key(&option.long), value, origin: origin.to_string() }
+        ConfigRow { key: key(&option.long), value, origin: origins }
     };
     options.iter().filter(|option| option.kind != Kind::Set).map(row).collect()
 }
@@ -246,9 +255,10 @@ pub(super) fn of_file(command: &str, options: &[OptionSpec], path: &Path) -> Res
     }
     let mut layer = Layer::default();
     for (spec, texts) in found {
+        let is_rule = RULES.contains(&&*spec.long);
         let (_, values) = layer.entry(spec.long).or_insert((Origin::File(path.to_owned()), Vec::new()));
-        // Recipe parameters for all commands and for one accumulate; other options are replaced.
-        if spec.kind != Kind::Set {
+        // Values for all commands and for one.
+        if spec.kind != Kind::Set && !is_rule {
             values.clear();
         }
         values.extend(texts);

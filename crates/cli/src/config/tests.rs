@@ -193,7 +193,7 @@ fn show_config_needs_no_command() {
 }
 
 #[test]
-fn a_list_comes_from_one_source_and_follows_typed_rules() {
+fn rules_of_all_sources_apply_and_typed_ones_come_first() {
     use haul_wire::control::Verdict::{Exclude, Include};
 
     use crate::args::RuleArg::{self, ExcludeFrom};
@@ -202,7 +202,7 @@ fn a_list_comes_from_one_source_and_follows_typed_rules() {
     let (system, user) = files(
         dir.path(),
         "exclude = ['system']\ninclude = ['one', 'two']",
-        "[cp]\nexclude = ['*.o', '/tmp']\nexclude_from = 'rules'",
+        "exclude = ['all']\n[cp]\nexclude = ['*.o', '/tmp']\nexclude_from = 'rules'",
     );
     let rules = |line: &str, env: &[(&str, &str)]| {
         let env = env.iter().copied().chain([("HAUL_CONFIG", user.as_str())]);
@@ -214,23 +214,30 @@ fn a_list_comes_from_one_source_and_follows_typed_rules() {
     let include = |pattern: &str| RuleArg::of(Include, pattern.as_ref());
     let exclude = |pattern: &str| RuleArg::of(Exclude, pattern.as_ref());
     let (found, shown, paths) = rules("haul cp a -- -b", &[]);
-    let from = || ExcludeFrom("rules".into());
-    assert_eq!(found, [include("one"), include("two"), exclude("*.o"), exclude("/tmp"), from()]);
-    assert_eq!(shown, (Some("*.o /tmp".into()), user.clone()));
+    let excluded = ["all", "*.o", "/tmp", "system"].map(exclude);
+    let ends = [&excluded[..], &[ExcludeFrom("rules".into())]].concat();
+    assert_eq!(found, [&["one", "two"].map(include)[..], &ends].concat());
+    let origins = format!("{user}, {}", system.display());
+    assert_eq!(shown, (Some("all *.o /tmp system".into()), origins.clone()));
     assert_eq!(paths, ["a", "-b"]);
     let (found, shown, _) = rules("haul cp --exclude x a b", &[("HAUL_INCLUDE", "three\n\nfour")]);
-    assert_eq!(found, [exclude("x"), include("three"), include("four"), from()]);
-    assert_eq!(shown.1, "flag --exclude");
+    let included = ["three", "four", "one", "two"].map(include);
+    assert_eq!(found, [&[exclude("x")], &included[..], &ends].concat());
+    assert_eq!(shown.1, format!("flag --exclude, {origins}"));
 }
 
 #[test]
 fn the_error_for_a_bad_pattern_names_its_file() {
     let dir = tempfile::tempdir().unwrap();
-    let (system, user) = files(dir.path(), "", "exclude = ['ok', '[x']");
-    let env = [("HAUL_CONFIG", user.as_str())];
-    let failure = failure(resolve(&argv("haul cp a b"), &Sources::new(env, Some(system))));
-    assert_eq!(failure.code, FaultCode::Usage);
-    assert!(failure.message.contains("user.toml") && failure.message.contains("has no ']'"), "{failure}");
+    for (of_system, of_user, file) in
+        [("", "exclude = ['ok', '[x']", "user.toml"), ("exclude = '[x'", "exclude = 'ok'", "system.toml")]
+    {
+        let (system, user) = files(dir.path(), of_system, of_user);
+        let sources = Sources::new([("HAUL_CONFIG", user.as_str())], Some(system));
+        let failure = failure(resolve(&argv("haul cp --exclude x a b"), &sources));
+        assert_eq!(failure.code, FaultCode::Usage);
+        assert!(failure.message.contains(file) && failure.message.contains("has no ']'"), "{failure}");
+    }
 }
 
 /// An empty `HOME` must not make the current directory's owner choose options, for example a program for

@@ -244,9 +244,25 @@ fn configuration_files_and_the_environment_choose_too() {
         names(&here.path().join(to)).into_iter().collect::<Vec<_>>()
     };
     assert_eq!(run("file", &[], None), ["src", "src/b.c"]);
-    // Rules of the command line come before those of the file, and replace those of the same option.
-    let typed = run("typed", &["--exclude", "b.c"], None);
-    assert!(typed.contains(&"a.o".to_owned()) && !typed.contains(&"src/b.c".to_owned()), "{typed:?}");
+    // Rules of the command line come before the others, which all apply, includes first.
+    assert_eq!(run("typed", &["--exclude", "b.c"], None), ["src"]);
     assert_eq!(run("env", &[], Some(("HAUL_EXCLUDE", "src\n*"))), ["src", "src/b.c"]);
-    assert_eq!(run("env2", &[], Some(("HAUL_INCLUDE", "/s\n*.o"))), ["a.o"]);
+    assert_eq!(run("env2", &[], Some(("HAUL_INCLUDE", "/s\n*.o"))), ["a.o", "src", "src/b.c", "src/b.o"]);
+}
+
+/// Regression test: a typed `--exclude` replaced the configured ones, and `--delete` removed what they protect.
+#[test]
+fn a_typed_exclude_leaves_configured_ones_in_force() {
+    let here = tempfile::tempdir().unwrap();
+    let at = |path: &str| here.path().join(path);
+    fs::create_dir(at("s")).unwrap();
+    fs::create_dir_all(at("d/data")).unwrap();
+    for file in ["s/a", "d/data/db", "d/extra"] {
+        fs::write(at(file), file).unwrap();
+    }
+    fs::write(at("config"), "[cp]\nexclude = ['/data/']\n").unwrap();
+    let mut copy = haul();
+    copy.env("HAUL_CONFIG", at("config")).current_dir(here.path());
+    exits(&copy.args(["cp", "--delete", "--exclude", "*.tmp", "s/.", "d/"]).output().unwrap(), 0);
+    assert_eq!(names(&at("d")), ["a", "data", "data/db"].map(str::to_owned).into());
 }
