@@ -156,21 +156,21 @@ impl Start<'_> {
 
     fn with_context(&self, run: impl FnOnce(&Context) -> Result<u8, Fault>) -> Result<u8, Fault> {
         hide_memory();
-        run(&self.context()?)
+        let context = self.context()?;
+        let code = run(&context)?;
+        if code == 0 {
+            context.events.finish()?;
+        }
+        Ok(code)
     }
 
     fn with_report(&self, run: impl FnOnce(&Context) -> RunReport) -> Result<u8, Fault> {
         self.with_context(|context| {
             let mut report = run(context);
-            let trace_result = context.events.finish();
-            // Scripts read a single object; users read the error after the report.
-            if let (true, Err(fault)) = (context.json, &trace_result) {
-                report.error.get_or_insert_with(|| fault.clone());
-            }
+            context.add_trace_error(&mut report);
             // A detached copy continues on the other machine and must not be run again.
             let is_detached = matches!(&self.resolved.command, Command::Cp(args) if args.ssh.detach);
-            let code = finish(&self.resolved.global, &report, Some(self.argv).filter(|_| !is_detached));
-            if context.json { Ok(code) } else { trace_result.map(|()| code) }
+            Ok(finish(&self.resolved.global, &report, Some(self.argv).filter(|_| !is_detached)))
         })
     }
 

@@ -101,7 +101,8 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
             out(&*dry);
         }
     }));
-    let report = copy(&context, &plan, &args.ssh);
+    let mut report = copy(&context, &plan, &args.ssh);
+    context.add_trace_error(&mut report);
     // With another exit code only some of several machines failed, and the others are shown.
     if let Some(error) = report.error.clone().filter(|error| error.code.exit_code() == report.exit_code()) {
         return Err(error);

@@ -107,7 +107,6 @@ pub(crate) fn run(context: &Context, args: &PipeArgs) -> Result<u8, Fault> {
         Err(fault) => RunReport::failed(fault.clone()),
     };
     context.trace_end(&report);
-    let traced = context.events.finish();
     match result {
         Ok(_) if context.json => pipe.print(&report),
         Ok(tally) => pipe.summary(&tally, &report),
@@ -118,7 +117,7 @@ pub(crate) fn run(context: &Context, args: &PipeArgs) -> Result<u8, Fault> {
         }
         Err(fault) => return Err(fault),
     }
-    traced.map(|()| 0)
+    Ok(0)
 }
 
 impl Pipe<'_> {

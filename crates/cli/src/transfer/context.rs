@@ -98,6 +98,14 @@ impl Context {
         report
     }
 
+    /// Fails a successful run if its trace is incomplete. Scripts read a single object; users read the error
+    /// after the report.
+    pub(crate) fn add_trace_error(&self, report: &mut RunReport) {
+        if self.json && report.exit_code() == 0 {
+            report.error = self.events.finish().err();
+        }
+    }
+
     pub(crate) fn trace_end(&self, report: &RunReport) {
         self.events.write("end", json_value(report));
     }

@@ -309,6 +309,23 @@ fn a_lost_trace_is_a_failure_in_the_result_object() {
 }
 
 #[test]
+fn a_lost_trace_hides_no_other_failure_and_fails_dry_runs() {
+    let here = tree();
+    let unreachable = Server::start(here.path(), &[]).at("copy");
+    let traced = |words: &[&str], code: i32| {
+        let words = [&["cp", "--events", "/dev/full", "tree"], words].concat();
+        let output = haul().current_dir(here.path()).args(words).output().unwrap();
+        exits(&output, code);
+        output
+    };
+    traced(&[&unreachable], 5);
+    assert_eq!(object(&traced(&[&unreachable, "--json"], 5))["error"]["code"], "unreachable");
+    let said = lossy(&traced(&["copy", "-n"], 7).stderr);
+    assert!(said.contains("cannot write the events to /dev/full"), "{said}");
+    assert_eq!(object(&traced(&["copy", "-n", "--json"], 7))["ok"], false);
+}
+
+#[test]
 fn the_command_line_lifts_ceilings_of_presets_environment_and_files() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config");
