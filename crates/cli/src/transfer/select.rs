@@ -12,15 +12,23 @@ use haul_wire::control::{
 
 use crate::args::{CpArgs, RuleArg, SelectArgs};
 use crate::fault::{self, Fault};
+use crate::standard_streams::check_stdin;
 
 /// Maximum length of a list's entry, bytes. What has no separators is not a list, and may not end.
 const LONGEST_ENTRY: u64 = 1 << 20;
+
+const STDIN: &str = "-";
 
 /// Builds a selection from the options and the files that they name.
 pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, Fault> {
     if args.files_from.is_some() && sources != 1 {
         let message = format!("--files-from needs one source that its paths are relative to, not {sources}");
         return Err(fault::usage(message, "name the directory that holds the files as the only source"));
+    }
+    let from_stdin = RuleArg::ExcludeFrom(STDIN.into());
+    let rule_files = args.rules.0.iter().filter(|rule| **rule == from_stdin).count();
+    if rule_files + usize::from(args.files_from.as_deref() == Some(Path::new(STDIN))) > 1 {
+        return Err(fault::usage("only one list can come from stdin", "write the other to a file"));
     }
     let separator = if args.from0 { 0 } else { b'\n' };
     let paths = |file| entries(file, "--files-from", separator, path);
@@ -110,7 +118,8 @@ fn entries<T>(
     let unreadable = |error: io::Error| {
         fault::usage(format!("cannot read {} of {option}: {error}", file.display()), "check the name")
     };
-    let mut from: Box<dyn BufRead> = if file.as_os_str() == "-" {
+    let mut from: Box<dyn BufRead> = if file.as_os_str() == STDIN {
+        check_stdin()?;
         Box::new(io::stdin().lock())
     } else {
         Box::new(BufReader::new(open_named(file).map_err(unreadable)?))

@@ -51,6 +51,26 @@ fn a_closed_stdin_is_refused_and_the_null_device_is_an_empty_file() {
 }
 
 #[test]
+fn a_list_from_stdin_needs_an_open_stdin_of_its_own() {
+    let root = tempfile::tempdir().unwrap();
+    let [source, copy] = ["source", "copy"].map(|name| root.path().join(name).display().to_string());
+    fs::create_dir(&source).unwrap();
+    let list = |redirection: &str, other: &[&str], code: i32| {
+        let words = [&["cp", "-q", "--files-from", "-", &*source, &*copy], other].concat();
+        let output = redirected(redirection, &words);
+        exits(&output, code);
+        lossy(&output.stderr)
+    };
+    let said = list("<&-", &[], 2);
+    assert!(said.contains("stdin is closed"), "{said}");
+    for list_of_rules in [&["--exclude-from", "-"][..], &["--exclude-from=-", "--exclude-from=-"]] {
+        let said = list("</dev/null", list_of_rules, 2);
+        assert!(said.contains("only one list can come from stdin"), "{said}");
+    }
+    list("</dev/null", &[], 0);
+}
+
+#[test]
 fn a_pipe_requires_its_stream_and_a_listener_its_stderr() {
     let (url, listen) = ("haul://127.0.0.1:1/?k=x", ["pipe", "--listen", "127.0.0.1:0"]);
     for (redirection, arguments, words) in [
