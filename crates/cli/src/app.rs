@@ -168,9 +168,10 @@ impl Start<'_> {
         self.with_context(|context| {
             let mut report = run(context);
             context.add_trace_error(&mut report);
-            // A detached copy continues on the other machine and must not be run again.
-            let is_detached = matches!(&self.resolved.command, Command::Cp(args) if args.ssh.detach);
-            Ok(finish(&self.resolved.global, &report, Some(self.argv).filter(|_| !is_detached)))
+            // A detached copy continues on the other machine; the data of a stream is lost.
+            let is_final = matches!(&self.resolved.command, Command::Cp(args)
+                if args.ssh.detach || commands::cp::is_stream(&args.paths));
+            Ok(finish(&self.resolved.global, &report, Some(self.argv).filter(|_| !is_final)))
         })
     }
 

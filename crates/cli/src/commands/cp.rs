@@ -18,7 +18,7 @@ use crate::output::{RunReport, eprint_lines, error_lines, item_lists, json_value
 use crate::ssh::Permit;
 use crate::transfer::{Context, CopyPlan, DryRun, Route, at_server, by_ssh, chosen, download, upload};
 
-pub(crate) use stdio::check_options as check_streams;
+pub(crate) use stdio::{check_options as check_streams, is_stream};
 
 pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
     if let Some(report) = stdio::run(context, args) {

@@ -33,6 +33,11 @@ impl Copy {
 
     /// Starts the copy with `starter` in front of the client's command.
     fn started_by(starter: &[&str]) -> Self {
+        Self::of(starter, |source, server| [source, server.at("copy")])
+    }
+
+    /// `words` returns source and destination from a large file and the server.
+    fn of(starter: &[&str], words: impl Fn(String, &Server) -> [String; 2]) -> Self {
         let places = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let [here, root] = places.each_ref().map(TempDir::path);
         let (source, trace) = (here.join("source"), here.join("trace"));
@@ -41,8 +46,10 @@ impl Copy {
         let listening: Value = serde_json::from_str(&server.url).unwrap();
         listening["url"].as_str().unwrap().clone_into(&mut server.url);
         let mut command = starting(starter);
-        command.args(["cp", "--rate", "1Mbit", "--events"]).arg(&trace).arg(&source).arg(server.at("copy"));
-        let client = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let words = words(source.display().to_string(), &server);
+        command.args(["cp", "--rate", "1Mbit", "--events"]).arg(&trace).args(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let client = command.spawn().unwrap();
         let copy = Self { server, client, trace, _places: places };
         copy.until_event("progress");
         copy
@@ -128,6 +135,21 @@ fn a_closed_terminal_stops_a_copy_as_sigterm_does() {
     assert!(lossy(&output.stderr).contains(&sender), "{}", lossy(&output.stderr));
     assert!(lossy(&output.stderr).contains("Run it again with: "), "{}", lossy(&output.stderr));
     assert_eq!(events.last().unwrap()["event"], "end", "{events:?}");
+}
+
+#[test]
+fn an_interrupted_stream_is_not_reported_as_resumable() {
+    let (stdio, hint) = ("-".to_owned(), "hint: start the whole pipe again: a stream cannot be resumed");
+    for from_stdin in [true, false] {
+        let copy = Copy::of(&[], |source, server| {
+            if from_stdin { [stdio.clone(), server.at("copy")] } else { [source, stdio.clone()] }
+        });
+        copy.tell(Signal::INT);
+        let output = copy.output().0;
+        exits(&output, 130);
+        let said = lossy(&output.stderr);
+        assert!(said.contains(hint) && !said.contains("Run it again"), "{said}");
+    }
 }
 
 #[test]

@@ -7,18 +7,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use haul_engine::HaulUrl;
 use haul_mover::{ReceiveOptions, SendLimits, copies_content, receive_to, send_stream};
-use haul_wire::control::{BenchLimit, Fault, HardLinks, Preserve, ReceivePolicy, Request, Selection};
+use haul_wire::control::{
+    BenchLimit, Fault, FaultCode, HardLinks, Preserve, ReceivePolicy, Request, Selection,
+};
 use serde_json::json;
 
 use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
-use crate::fault::usage;
+use crate::fault::{if_lost, usage};
 use crate::output::{RunReport, without_keys};
 use crate::ssh::Permit;
 use crate::standard_streams::{check_stdin, check_stdout};
 use crate::transfer::{Context, CopyPlan, at_server, by_ssh, drive, selection, with_session};
 
 const STDIO: &str = "-";
+const RESTART_HINT: &str = "start the whole pipe again: a stream cannot be resumed";
 
 /// Copies from stdin or to stdout; `None` if no path is `-`. A file named `-` is written `./-`.
 pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
@@ -28,10 +31,15 @@ pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
             return Err(by_ssh::not_detached());
         }
         let (report, storage) = if out {
-            (to_stdout(context, sources, args)?, "receiver_storage")
+            (to_stdout(context, sources, args), "receiver_storage")
         } else {
-            (from_stdin(context, &args.paths, &args.ssh)?, "sender_storage")
+            (from_stdin(context, &args.paths, &args.ssh), "sender_storage")
         };
+        let mut report = report.unwrap_or_else(|fault| context.failed(fault));
+        if let Some(fault) = report.error.as_mut().filter(|fault| fault.code == FaultCode::Interrupted) {
+            RESTART_HINT.clone_into(&mut fault.hint);
+        }
+        report.error = report.error.map(|fault| if_lost(fault, RESTART_HINT));
         Ok(report.of_application(&[storage]))
     }))
 }
@@ -62,6 +70,10 @@ pub(crate) fn check_options(words: &[OsString], typed: &[String], dry_run: bool)
         None if dry_run => Err(usage("--dry-run is not possible with stdin or stdout", "leave it out")),
         None => Ok(()),
     }
+}
+
+pub(crate) fn is_stream(words: &[OsString]) -> bool {
+    split(words).is_some()
 }
 
 /// Returns the sources, and whether they go to stdout; `None` if no path is `-`.
