@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -84,6 +85,20 @@ fn copies_from_stdin_and_to_stdout_are_traced_completely() {
         let [start, .., end] = &events[..] else { panic!("{trace}") };
         assert_eq!((&start["event"], &start["actions"]), (&"start".into(), &json!([action])));
         assert_eq!((&end["event"], &end["ok"]), (&"end".into(), &true.into()), "{trace}");
+    }
+}
+
+#[test]
+fn a_file_from_stdin_has_the_mode_of_the_file_it_replaces_or_follows_the_umask() {
+    let here = tempfile::tempdir().unwrap();
+    let [old, new] = ["old", "new"].map(|name| here.path().join(name));
+    fs::write(&old, "contents").unwrap();
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o604)).unwrap();
+    for (path, mode) in [(old, 0o604), (new, 0o640)] {
+        let mut copy = starting(&["sh", "-c", "umask 027; exec \"$@\"", "sh"]);
+        copy.args(["cp", "-q", "-"]).arg(&path).stdin(Stdio::null());
+        exits(&copy.output().unwrap(), 0);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode, "{path:?}");
     }
 }
 

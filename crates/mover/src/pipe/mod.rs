@@ -31,6 +31,7 @@ const STREAM: &[u8] = b"stdin";
 /// Maximum wait before checking again whether everything is written.
 const RECV_TIMEOUT: Duration = Duration::from_millis(10);
 
+/// The receiver decides the permissions.
 const MODE: u32 = 0o644;
 
 /// Maximum number of blocks in memory, however small they are.

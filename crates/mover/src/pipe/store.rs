@@ -14,13 +14,16 @@ use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::pipe::{RECV_TIMEOUT, STREAM};
 use crate::receive::{
-    FileSink, InOrder, NoSpace, Place, ReceiveJob, ReceiveOptions, Shared, Work, commit_only,
-    digest_mismatch, open_base,
+    FILE_BITS, FileSink, InOrder, NoSpace, Place, ReceiveJob, ReceiveOptions, Shared, Work, commit_only,
+    digest_mismatch, mode_of, open_base, umask,
 };
 use crate::report::MoveReport;
 use crate::root::Root;
 use crate::storage::{Mtime, write_all_at};
 use crate::stream::Shape;
+
+/// Permissions of a new file before the umask.
+const NEW_FILE: u32 = 0o666;
 
 /// Receives a stream from [`send_stream`](crate::send_stream) into the file `destination`, which [`Root`] may
 /// confine. The file gets its name only when it is complete and verified.
@@ -149,7 +152,12 @@ fn check_announcement(shared: &Shared, entries: &[Entry]) -> Result<(), Fault> {
     if !is_plain || entry.path.as_bytes().contains(&b'/') {
         return Err(violation("a stream becomes one regular file"));
     }
-    ledger.table.push(entry)?.map_or(Ok(()), Err)
+    ledger.table.push(&Entry { mode: mode(shared), ..entry.clone() })?.map_or(Ok(()), Err)
+}
+
+/// Returns the permissions of the file to replace, or of a new one, as a shell's redirection gives it.
+fn mode(shared: &Shared) -> u32 {
+    shared.place.existing(STREAM).map_or_else(|| NEW_FILE & !umask(), |there| mode_of(&there) & FILE_BITS)
 }
 
 /// Commits the stored file like any other, if it matches the announcement.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Cursor, Read, Write};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -53,6 +53,22 @@ fn a_stream_becomes_a_file() {
         assert_eq!((report.entries, report.files, report.bytes), (1, 1, len as u64));
         assert!(fs::read(&to).unwrap() == data, "{len}");
         assert_eq!(names_below(dir.path()).len(), 1, "no journal and no temporary file");
+    }
+}
+
+#[test]
+fn a_stream_keeps_the_permissions_of_the_file_it_replaces() {
+    let dir = tempfile::tempdir().unwrap();
+    let [to, ordinary] = ["file", "ordinary"].map(|name| dir.path().join(name));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    fs::write(&ordinary, "").unwrap();
+    let store = || store(b"data", 10, &to, &Pump::default());
+    store().clean();
+    assert_eq!(mode(&to), mode(&ordinary));
+    for (old, new) in [(0o600, 0o600), (0o4711, 0o711)] {
+        fs::set_permissions(&to, fs::Permissions::from_mode(old)).unwrap();
+        store().clean();
+        assert_eq!(mode(&to), new, "{old:o}");
     }
 }
 

@@ -153,7 +153,7 @@ fn make(root: &Root, destination: &[u8], parent: OwnedFd, name: Vec<u8>) -> Resu
 
 /// Returns the process's umask from `proc_pid_status(5)`, or 0o077 if the kernel does not report it.
 /// umask(2) can only read it by changing it, for all threads.
-fn umask() -> u32 {
+pub(crate) fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let text = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     text.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o077)
