@@ -86,6 +86,20 @@ fn a_pipe_requires_its_stream_and_a_listener_its_stderr() {
     }
 }
 
+/// As Python's `subprocess.DEVNULL` does.
+#[test]
+fn a_null_device_opened_for_both_directions_is_explained() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("file").display().to_string();
+    fs::write(&file, "contents").unwrap();
+    for (redirection, words) in [("1<>/dev/null", ["cp", &file, "-"]), ("<>/dev/null", ["cp", "-", &file])] {
+        let refused = redirected(redirection, &words);
+        exits(&refused, 2);
+        let said = lossy(&refused.stderr);
+        assert!(said.contains("or is /dev/null opened for both reading and writing"), "{said}");
+    }
+}
+
 #[test]
 fn unused_closed_descriptors_are_harmless() {
     let root = tempfile::tempdir().unwrap();
