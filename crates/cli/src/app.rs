@@ -118,7 +118,7 @@ impl Start<'_> {
             Command::Man => Ok(commands::man::run()),
             Command::Status(args) => Ok(commands::status::run(args, quiet, json)),
             Command::Clean(args) => Ok(commands::clean::run(args, quiet, json)),
-            Command::Pipe(args) => self.with_context(|context| commands::pipe::run(context, args)),
+            Command::Pipe(args) => self.in_context(|context| commands::pipe::run(context, args)),
             Command::Cp(args) if args.ssh.for_ssh => {
                 hide_memory();
                 commands::agent::run()
@@ -126,11 +126,11 @@ impl Start<'_> {
             Command::Cp(args) => {
                 commands::cp::check_streams(&args.paths, &self.resolved.typed, args.transfer.dry_run)?;
                 if args.transfer.dry_run {
-                    return self.with_context(|context| commands::cp::dry_run(context, args));
+                    return self.in_context(|context| commands::cp::dry_run(context, args));
                 }
                 self.with_report(|context| commands::cp::run(context, args))
             }
-            Command::Bench(args) if args.transfer.dry_run => self.with_context(|context| {
+            Command::Bench(args) if args.transfer.dry_run => self.in_context(|context| {
                 let plan = commands::bench::plan(context, args)?;
                 if json {
                     out_json(&plan.value());
@@ -146,15 +146,13 @@ impl Start<'_> {
                 let namespaces = commands::demo::acquire_namespaces();
                 self.with_report(|context| commands::demo::run(context, args, &namespaces))
             }
-            Command::Serve(args) => self.with_context(|context| commands::serve::run(context, args)),
-            Command::Doctor(args) => self.with_context(|context| commands::doctor::run(context, args)),
-            Command::DemoReceiver { ip } => {
-                self.with_context(|context| commands::demo::receiver(context, *ip))
-            }
+            Command::Serve(args) => self.in_context(|context| commands::serve::run(context, args)),
+            Command::Doctor(args) => self.in_context(|context| commands::doctor::run(context, args)),
+            Command::DemoReceiver { ip } => self.in_context(|context| commands::demo::receiver(context, *ip)),
         }
     }
 
-    fn with_context(&self, run: impl FnOnce(&Context) -> Result<u8, Fault>) -> Result<u8, Fault> {
+    fn in_context(&self, run: impl FnOnce(&Context) -> Result<u8, Fault>) -> Result<u8, Fault> {
         hide_memory();
         let context = self.context()?;
         let code = run(&context)?;
@@ -165,7 +163,7 @@ impl Start<'_> {
     }
 
     fn with_report(&self, run: impl FnOnce(&Context) -> RunReport) -> Result<u8, Fault> {
-        self.with_context(|context| {
+        self.in_context(|context| {
             let mut report = run(context);
             context.add_trace_error(&mut report);
             // A detached copy continues on the other machine; the data of a stream is lost.

@@ -16,7 +16,7 @@ const PAGE: usize = 4_096;
 const PIECES: u64 = 4_000;
 const ROUNDS: usize = 11;
 /// Offsets from a page boundary in bytes; large allocations of the system's allocator have 16.
-const BEHIND: [usize; 6] = [0, 1, 8, 16, 40, 64];
+const OFFSETS: [usize; 6] = [0, 1, 8, 16, 40, 64];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let directory = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from);
@@ -26,18 +26,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     memory.iter_mut().zip(0u8..251).for_each(|(byte, value)| *byte = value);
     let source = File::options().read(true).write(true).create_new(true).open(place.path().join("source"))?;
     write(&source, &memory[page..page + PIECE])?;
-    let mut rates = vec![(Vec::new(), Vec::new()); BEHIND.len()];
+    let mut rates = vec![(Vec::new(), Vec::new()); OFFSETS.len()];
     for _ in 0..ROUNDS {
-        for (&behind, rates) in BEHIND.iter().zip(&mut rates) {
-            let piece = &mut memory[page + behind..page + behind + PIECE];
+        for (&offset, rates) in OFFSETS.iter().zip(&mut rates) {
+            let piece = &mut memory[page + offset..page + offset + PIECE];
             rates.0.push(gigabytes_per_second(|| read(&source, piece))?);
             let target = tempfile::tempfile_in(place.path())?;
             rates.1.push(gigabytes_per_second(|| write(&target, piece))?);
         }
     }
     println!("| bytes behind a page | read, GB/s | write, GB/s |\n|---|---|---|");
-    for (behind, (reads, writes)) in BEHIND.iter().zip(rates) {
-        println!("| {behind} | {:.1} | {:.1} |", median(reads), median(writes));
+    for (offset, (reads, writes)) in OFFSETS.iter().zip(rates) {
+        println!("| {offset} | {:.1} | {:.1} |", median(reads), median(writes));
     }
     Ok(())
 }

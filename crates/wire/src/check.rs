@@ -68,9 +68,9 @@ pub fn packet_headers(bytes: &[u8]) -> bool {
     let common = CommonHeader::parse(bytes);
     if let Ok(header) = common {
         assert!(header.pn <= MAX_PN);
-        let mut again = [0; COMMON_HEADER_LEN];
-        header.write(&mut again);
-        assert!(bytes.starts_with(&again), "the common header changed");
+        let mut rewritten = [0; COMMON_HEADER_LEN];
+        header.write(&mut rewritten);
+        assert!(bytes.starts_with(&rewritten), "the common header changed");
     }
     common.is_ok()
 }
@@ -87,9 +87,9 @@ pub fn connection_packets(bytes: &[u8]) -> bool {
     }
     let is_frame = ControlFrame::parse(bytes).is_ok_and(|frame| {
         // Filled with ones to reveal padding that is not written.
-        let mut again = vec![0xff; frame.size.into()];
-        frame.write(&mut again);
-        assert_eq!(again, bytes, "the control frame changed");
+        let mut rewritten = vec![0xff; frame.size.into()];
+        frame.write(&mut rewritten);
+        assert_eq!(rewritten, bytes, "the control frame changed");
         true
     });
     is_frame || pair(bytes)
@@ -111,9 +111,9 @@ pub fn data_body(bytes: &[u8]) -> bool {
     let last = DataBody::parse(PacketKind::DataFin, bytes);
     let data = DataBody::parse(PacketKind::Data, bytes);
     if let Ok(body) = last {
-        let mut again = [0; DATA_BODY_LEN];
-        body.write(&mut again);
-        assert_eq!(again, bytes[..DATA_BODY_LEN]);
+        let mut rewritten = [0; DATA_BODY_LEN];
+        body.write(&mut rewritten);
+        assert_eq!(rewritten, bytes[..DATA_BODY_LEN]);
         assert!(body.seq <= MAX_SEQ);
         assert!(body.offset + (bytes.len() - DATA_BODY_LEN) as u64 <= MAX_OFFSET);
         // The two kinds differ only in whether an empty payload is valid.
@@ -134,12 +134,12 @@ pub fn feedback(bytes: &[u8]) -> bool {
     };
     assert!(view.header.complete_below <= view.header.highest && view.header.highest <= MAX_SEQ + 1);
     let mut room = vec![0; bytes.len()];
-    let again = rewrite(&view, &mut room);
-    let view_again = FeedbackView::parse(again).expect("what the writer writes parses");
-    assert_eq!(view.header, view_again.header);
-    assert!(view.blocks().map(meaning).eq(view_again.blocks().map(meaning)), "the blocks changed");
-    if again.len() == bytes.len() {
-        assert_eq!(again, bytes, "equally long, yet different");
+    let rewritten = rewrite(&view, &mut room);
+    let reparsed_view = FeedbackView::parse(rewritten).expect("what the writer writes parses");
+    assert_eq!(view.header, reparsed_view.header);
+    assert!(view.blocks().map(meaning).eq(reparsed_view.blocks().map(meaning)), "the blocks changed");
+    if rewritten.len() == bytes.len() {
+        assert_eq!(rewritten, bytes, "equally long, yet different");
     }
     true
 }
@@ -171,9 +171,9 @@ fn meaning(block: Block<'_>) -> (u64, usize, [u64; SEGMENT_WORDS]) {
 pub fn part_body(bytes: &[u8]) -> bool {
     let part = PartBody::parse(bytes);
     if let Ok(body) = part {
-        let mut again = [0; PART_BODY_LEN];
-        body.write(&mut again);
-        assert_eq!(again, bytes[..PART_BODY_LEN]);
+        let mut rewritten = [0; PART_BODY_LEN];
+        body.write(&mut rewritten);
+        assert_eq!(rewritten, bytes[..PART_BODY_LEN]);
         let payload = bytes.len() - PART_BODY_LEN;
         assert!(payload > 0 && usize::from(body.skip) + payload <= usize::from(body.total_len));
         assert!(body.seq <= MAX_SEQ && body.offset + u64::from(body.total_len) <= MAX_OFFSET);
@@ -189,9 +189,9 @@ pub fn probe_body(bytes: &[u8]) -> bool {
     let probe = ProbeBody::parse(bytes);
     if let Ok(body) = probe {
         // Filled with ones to reveal padding that is not written.
-        let mut again = vec![0xff; bytes.len()];
-        body.write(&mut again);
-        assert_eq!(again, bytes);
+        let mut rewritten = vec![0xff; bytes.len()];
+        body.write(&mut rewritten);
+        assert_eq!(rewritten, bytes);
         assert!(usize::from(body.size) >= COMMON_HEADER_LEN + bytes.len());
     }
     probe.is_ok()
@@ -205,11 +205,11 @@ pub fn probe_body(bytes: &[u8]) -> bool {
 /// If a rule is violated.
 pub fn control_frames(bytes: &[u8]) -> bool {
     let (messages, end) = decode_in_pieces(bytes, bytes.len().max(1));
-    let mut again = Vec::new();
+    let mut rewritten = Vec::new();
     for message in &messages {
-        control::encode_frame(message, &mut again).expect("what was decoded can be encoded");
+        control::encode_frame(message, &mut rewritten).expect("what was decoded can be encoded");
     }
-    assert!(bytes.starts_with(&again), "an accepted frame changed");
+    assert!(bytes.starts_with(&rewritten), "an accepted frame changed");
     for size in [1, 3, 64] {
         assert_eq!(decode_in_pieces(bytes, size), (messages.clone(), end.clone()), "in pieces of {size}");
     }
@@ -270,9 +270,9 @@ pub fn url(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let Ok(url) = text.parse::<HaulUrl>() else { return false };
     let written = url.to_string();
-    let again: HaulUrl = written.parse().expect("what was written can be read");
-    assert!(again == url, "the URL changed: {text:?}, {written:?}");
-    assert_eq!(again.to_string(), written, "the URL has two forms");
+    let reparsed: HaulUrl = written.parse().expect("what was written can be read");
+    assert!(reparsed == url, "the URL changed: {text:?}, {written:?}");
+    assert_eq!(reparsed.to_string(), written, "the URL has two forms");
     assert!(url.port != 0 && !url.host.is_empty());
     assert!(written.bytes().all(|byte| byte.is_ascii_graphic()), "{written:?}");
     let (shown, _) = written.split_once("?k=").expect("it has a key");

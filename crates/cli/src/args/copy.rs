@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PathBufValueParser, TypedValueParser};
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches, ValueEnum};
 use haul_base::Bytes;
 use haul_mover::check_pattern;
@@ -78,7 +78,7 @@ struct RuleOptions {
 
 /// Accepts any text, including an empty one: opening the file reports what is wrong with its name.
 fn pattern_file() -> impl TypedValueParser<Value = RuleArg> {
-    OsStringValueParser::new().map(|name| RuleArg::ExcludeFrom(name.into()))
+    PathBufValueParser::new().map(RuleArg::ExcludeFrom)
 }
 
 /// Returns a parser of patterns that rejects those that do not compile.
@@ -353,6 +353,10 @@ mod select_tests {
             let text = error.to_string();
             assert!(text.contains(option) && text.contains(bad) && text.contains(why), "{text}");
             assert_eq!(error.exit_code(), 2);
+        }
+        for option in ["--exclude-from", "--files-from"] {
+            let error = parse([option.into(), "".into()]).unwrap_err().to_string();
+            assert!(error.contains(&format!("a value is required for '{option}")), "{error}");
         }
         assert!(parse(words("--max-size 10 a b")).unwrap_err().to_string().contains("has no unit"));
     }

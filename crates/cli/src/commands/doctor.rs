@@ -170,7 +170,7 @@ fn overload_finding(load: f64, processors: usize, idle: &[u32]) -> String {
 fn findings(context: &Context) -> Vec<String> {
     let not_known =
         |text: String| format!("{text} (gain to expect: not known without a measurement, `haul doctor URL`)");
-    let mut found: Vec<_> = counters::fallbacks(&context.settings).into_iter().map(not_known).collect();
+    let mut found: Vec<_> = counters::fallbacks(&context.settings).iter().cloned().map(not_known).collect();
     found.extend(early_drop_findings(EarlyDropTotals::of_this_machine(), QueueSettings::in_force()));
     let load = load().filter(|(load, processors)| *load > *processors as f64);
     found.extend(load.map(|(load, processors)| {

@@ -1,6 +1,8 @@
 //! Counters of a session, as JSON for the trace and `haul ctl`, and for the peer's report.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use haul_base::{Cause, HostSample, Rate, Span};
 use haul_diagnosis::write_signature;
@@ -8,6 +10,7 @@ use haul_engine::{Counters, Transfer};
 use haul_proto::{Attribution, DiagnosedWindow, Limit, LimitEvidence, SenderStats, limit_of_sender};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::CountedSending;
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
@@ -186,17 +189,21 @@ pub(crate) fn process_cpu() -> Span {
     Span::from_secs(time.tv_sec.unsigned_abs()) + Span::from_nanos(time.tv_nsec.unsigned_abs())
 }
 
-/// Returns the requested features that this system lacks, and what to do about each.
-pub(crate) fn fallbacks(settings: &Settings) -> Vec<String> {
-    let options = Options {
-        offload: if settings.offload { Offload::Auto } else { Offload::Off },
-        recv_buffer: settings.socket_buffer,
-        send_buffer: settings.socket_buffer,
-        ..Options::default()
+type Fallbacks = Arc<[String]>;
+/// Returns the requested features that this system lacks, and what to do about each. Tested with a socket once.
+pub(crate) fn fallbacks(settings: &Settings) -> Fallbacks {
+    static KNOWN: Mutex<BTreeMap<(bool, u64), Fallbacks>> = Mutex::new(BTreeMap::new());
+    let find = || {
+        let options = Options {
+            offload: if settings.offload { Offload::Auto } else { Offload::Off },
+            recv_buffer: settings.socket_buffer,
+            send_buffer: settings.socket_buffer,
+            ..Options::default()
+        };
+        let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &options);
+        socket.iter().flat_map(|socket| socket.capabilities().fallbacks()).map(|it| it.to_string()).collect()
     };
-    let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &options);
-    let found = socket.map(|socket| socket.capabilities().fallbacks()).unwrap_or_default();
-    found.iter().map(ToString::to_string).collect()
+    KNOWN.lock().entry((settings.offload, settings.socket_buffer.0)).or_insert_with(find).clone()
 }
 
 #[cfg(test)]
@@ -276,6 +283,16 @@ mod sending_tests {
 #[cfg(test)]
 mod usage_tests {
     use super::*;
+    use crate::settings::Preset;
+
+    #[test]
+    fn missing_features_are_determined_once_for_equal_settings() {
+        let mut settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
+        let first = fallbacks(&settings);
+        assert!(Arc::ptr_eq(&first, &fallbacks(&settings)));
+        settings.offload = false;
+        assert!(!Arc::ptr_eq(&first, &fallbacks(&settings)));
+    }
 
     #[test]
     fn processor_time_grows() {

@@ -118,8 +118,7 @@ fn supervise(job: &JobHandle, quota: Option<&sessions::QuotaGuard>, watch: &mut 
     {
         // A fiftieth of the elapsed time, so that short copies end soon and long ones wake seldom.
         std::thread::sleep((started.elapsed() / 50).clamp(TICK, LONGEST_TICK));
-        let stall =
-            Stall { duration: idle.unchanged_for(progress.activity(), Instant::now()), stage: job.stage() };
+        let stall = Stall { duration: idle.age(progress.activity(), Instant::now()), stage: job.stage() };
         let done = arrived_bytes(watch.transfer.counters().as_ref()).wrapping_add(progress.activity());
         watch.update(snapshot(&progress, stall), done, || trace(&progress));
         quota.inspect(|quota| quota.update());

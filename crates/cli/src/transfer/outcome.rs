@@ -90,7 +90,7 @@ fn of_measured(sides: &Sides, measured: &Measured) -> RunReport {
         ..RunReport::default()
     });
     report.controller.clone_from(&sides.controller);
-    report.fallbacks = counters::fallbacks(&sides.context.settings);
+    report.fallbacks = counters::fallbacks(&sides.context.settings).to_vec();
     let own_cpu = Some(sides.context.cpu.used(measured.data_cpu).as_secs_f64());
     match measured.counters {
         Some(Counters::Sending(sending)) => {

@@ -25,7 +25,7 @@ pub(crate) struct SessionProgress {
 impl SessionProgress {
     /// To be called often with a number that changes with progress.
     pub(crate) fn record(&self, done: u64) {
-        self.state.lock().unchanged_for(done, Instant::now());
+        self.state.lock().age(done, Instant::now());
     }
 
     /// Returns why the session has to end, if another one got its place.
@@ -122,7 +122,7 @@ impl Default for ChangeTimer {
 
 impl ChangeTimer {
     /// Updates the number; returns for how long it has been unchanged.
-    pub(crate) fn unchanged_for(&mut self, value: u64, now: Instant) -> Span {
+    pub(crate) fn age(&mut self, value: u64, now: Instant) -> Span {
         if value != self.value {
             (self.value, self.since) = (value, now);
         }
@@ -291,10 +291,10 @@ mod stall_tests {
     fn any_progress_restarts_the_clock() {
         let mut clock = ChangeTimer::default();
         let at = |seconds| clock_start() + Duration::from_secs(seconds);
-        assert_eq!(clock.unchanged_for(1, at(10)), Span::ZERO);
-        assert_eq!(clock.unchanged_for(1, at(17)), Span::from_secs(7));
-        assert_eq!(clock.unchanged_for(2, at(18)), Span::ZERO);
-        assert_eq!(clock.unchanged_for(2, at(19)), Span::from_secs(1));
+        assert_eq!(clock.age(1, at(10)), Span::ZERO);
+        assert_eq!(clock.age(1, at(17)), Span::from_secs(7));
+        assert_eq!(clock.age(2, at(18)), Span::ZERO);
+        assert_eq!(clock.age(2, at(19)), Span::from_secs(1));
     }
 
     fn clock_start() -> Instant {

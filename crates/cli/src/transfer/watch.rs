@@ -119,7 +119,7 @@ impl<'a> Watch<'a> {
             }
             None => CauseCounts::default(),
         };
-        let silent_for = self.peer_activity.unchanged_for(peer_activity, Instant::now());
+        let silent_for = self.peer_activity.age(peer_activity, Instant::now());
         self.progress.update(Snapshot { silent_for, lost, ..snapshot });
         self.sides.context.session_progress.record(done);
         if let Some(controls) = self.controls.take() {

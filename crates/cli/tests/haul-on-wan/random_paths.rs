@@ -66,11 +66,11 @@ enum Event {
 }
 
 /// Stops a process for a while.
-fn stop(process: &Child, lasts: Duration) {
+fn stop(process: &Child, duration: Duration) {
     let id = Pid::from_raw(process.id().cast_signed()).unwrap();
     // It may have ended.
     let _ = kill_process(id, Signal::STOP);
-    sleep(lasts);
+    sleep(duration);
     let _ = kill_process(id, Signal::CONT);
 }
 
@@ -86,11 +86,11 @@ fn attempt(
         haul(&far.emulator.world.a.namespace).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
     if let Some((event, after)) = event {
         sleep(after);
-        let lasts = Duration::from_millis(rng.below(5_000));
+        let duration = Duration::from_millis(rng.below(5_000));
         match event {
             Event::ClientKilled => copy.kill().unwrap(),
-            Event::ClientStopped => stop(&copy, lasts),
-            Event::ServerStopped => stop(&far.serving, lasts),
+            Event::ClientStopped => stop(&copy, duration),
+            Event::ServerStopped => stop(&far.serving, duration),
         }
     }
     let end = Instant::now() + LONGEST;

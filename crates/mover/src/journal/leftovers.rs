@@ -89,8 +89,7 @@ impl Leftovers {
     /// Adds a journal; older ones must be added first.
     fn add(&mut self, leftover: Leftover) {
         let journal = self.journals.len();
-        for (&number, record) in
-            leftover.log.state.files.iter().filter(|(_, record)| !record.written.is_empty())
+        for (&number, record) in leftover.log.state.files.iter().filter(|(_, file)| !file.written.is_empty())
         {
             self.by_path.entry(record.identity.path.clone()).or_default().push((journal, number));
         }

@@ -145,8 +145,8 @@ fn same_as_rsync(
     assert_eq!((report.removal.removed, &report.removal.fault), (went.len() as u64, &None), "{words:?}");
     assert_eq!(would, went, "{words:?}");
     assert_eq!(names(dst), names(rsync_destination), "{words:?}");
-    let (again, _) = run(RunMode::Move, Extraneous::Delete);
-    assert_eq!(again, [""; 0], "{words:?}: nothing is left to do");
+    let (repeated, _) = run(RunMode::Move, Extraneous::Delete);
+    assert_eq!(repeated, [""; 0], "{words:?}: nothing is left to do");
 }
 
 fn with_excluded_names(selection: Selection) -> Selection {

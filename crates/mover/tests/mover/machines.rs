@@ -202,9 +202,9 @@ fn run_until(world: &mut World, jobs: (&JobHandle, &JobHandle), is_reached: &dyn
             std::thread::sleep(40 * REAL_STEP);
         }
         if world.now.since(Time::ZERO) > BOUND {
-            let (told, written) = (send.progress(), receive.progress());
+            let (sending, receiving) = (send.progress(), receive.progress());
             let state =
-                format!("{} bytes known, {} written", told.bytes_known.get(), written.bytes_done.get());
+                format!("{} bytes known, {} written", sending.bytes_known.get(), receiving.bytes_done.get());
             send.abort(Fault::new(FaultCode::Interrupted, "stalled", ""));
             panic!("{what}: no progress: {state}; {:?}", world.sender);
         }

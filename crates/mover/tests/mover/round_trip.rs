@@ -74,9 +74,9 @@ fn layouts_follow_cp() {
 #[test]
 fn two_sources_can_share_a_directory_but_not_a_file() {
     let dir = tempfile::tempdir().unwrap();
-    for (side, own) in [("a", "one"), ("b", "two")] {
+    for (side, file) in [("a", "one"), ("b", "two")] {
         fs::create_dir_all(dir.path().join(side).join("d")).unwrap();
-        fs::write(dir.path().join(side).join("d").join(own), own).unwrap();
+        fs::write(dir.path().join(side).join("d").join(file), file).unwrap();
         fs::write(dir.path().join(side).join("d/same"), side).unwrap();
     }
     let dst = dir.path().join("dst");

@@ -242,8 +242,8 @@ impl World {
         }
         for path in names_below(&dst) {
             let name = path.strip_prefix(&dst).unwrap();
-            let mine = self.scene == Scene::Occupied && is_mine(name);
-            assert!(mine || src.join(name).symlink_metadata().is_ok(), "{} is left", name.display());
+            let is_extra = self.scene == Scene::Occupied && is_mine(name);
+            assert!(is_extra || src.join(name).symlink_metadata().is_ok(), "{} is left", name.display());
         }
         let id = |name: &str| dst.join(name).symlink_metadata().unwrap().ino();
         assert_eq!((id("names/of old"), id("sub/another")), (id("old"), id("old")));

@@ -1,11 +1,11 @@
 use serde::{Deserialize, Serialize};
 
-use super::RelPath;
+use super::{MAX_PATH, RelPath};
 
 /// Maximum number of rules in a [`Selection`].
 pub const MAX_RULES: usize = 10_000;
-/// Maximum length of a rule's pattern in bytes.
-pub const MAX_PATTERN: usize = 8192;
+/// Maximum length of a rule's pattern in bytes: any path with all of its bytes escaped and a slash at each end.
+pub const MAX_PATTERN: usize = 2 * MAX_PATH + 2;
 /// Maximum length of all patterns and paths of a [`Selection`] in bytes.
 pub const MAX_SELECTION_BYTES: usize = 1 << 20;
 
@@ -171,8 +171,7 @@ mod tests {
         assert_eq!(of_length(MAX_PATTERN + 1), Err(InvalidSelection::Pattern));
         assert_eq!(of_length(0), Err(InvalidSelection::Pattern));
         assert_eq!(with_patterns([b"a\0".to_vec()]).validate(), Err(InvalidSelection::Pattern));
-        let mut full =
-            with_patterns(std::iter::repeat_n(vec![b'x'; MAX_PATTERN], MAX_SELECTION_BYTES / MAX_PATTERN));
+        let mut full = with_patterns(std::iter::repeat_n(vec![b'x'; 1 << 13], MAX_SELECTION_BYTES >> 13));
         assert_eq!(full.validate(), Ok(()));
         full.paths = Some(vec![RelPath::new(*b"a").unwrap()]);
         assert_eq!(full.validate(), Err(InvalidSelection::TooLong));

@@ -106,8 +106,8 @@ impl FeedbackHeader {
             let (sample, blocks) = split::<HOST_SAMPLE_LEN>(rest)?;
             let host = read_host(known, sample);
             // Unknown fields must be zero, so that a sample has exactly one encoding.
-            let mut again = [0; HOST_SAMPLE_LEN];
-            if write_host(&host, &mut again) != known || again != *sample {
+            let mut rewritten = [0; HOST_SAMPLE_LEN];
+            if write_host(&host, &mut rewritten) != known || rewritten != *sample {
                 return Err(PacketError::Contradiction);
             }
             header.host = Some(host);

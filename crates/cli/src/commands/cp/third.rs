@@ -239,7 +239,7 @@ impl RemoteProgress {
             "run the same command again; with --detach the transfer would continue without this machine";
         let message = format!("the ssh connection to {} was lost{how}", client.command.host);
         let fault =
-            Fault::new(FaultCode::ControlLost, message, self.log_hint(client).unwrap_or(hint.to_owned()));
+            Fault::new(FaultCode::ControlLost, message, self.advice(client).unwrap_or(hint.to_owned()));
         Fault { retryable: fault.retryable && !self.is_independent, ..fault }
     }
 
@@ -254,13 +254,13 @@ impl RemoteProgress {
             None => format!("interrupted; it is unknown whether the transfer started on {host}"),
         };
         let hint = self
-            .log_hint(client)
+            .advice(client)
             .unwrap_or_else(|| format!("check with `{} pgrep -a haul`", client.command.shown()));
         Fault::new(FaultCode::Interrupted, message, hint)
     }
 
     /// Says how to see the result of a detached copy.
-    fn log_hint(&self, client: &Remote) -> Option<String> {
+    fn advice(&self, client: &Remote) -> Option<String> {
         let (log, _) = self.detached.as_ref()?;
         Some(format!("check its result with `{} tail {log}`", client.command.shown()))
     }

@@ -119,8 +119,7 @@ impl Receiver {
     }
 }
 
-/// Returns `context` with an untuned host's buffer, this ceiling, and a law that acts on the verdict if
-/// `is_cause_aware`.
+/// Returns `context` with an untuned host's buffer, and a law with this ceiling that `is_cause_aware` or not.
 fn context_with_law(context: &Context, ceiling: Rate, is_cause_aware: bool) -> Result<Context, Fault> {
     let mut context = Context { cpu: Cpu::DataThread, ..context.clone() };
     let set_law = |law: &mut RateControlConfig| (law.rate, law.cause_aware) = (ceiling, is_cause_aware);

@@ -71,11 +71,11 @@ fn a_broken_journal_is_removed_once_all_files_are_done() {
 
 #[test]
 fn a_reused_number_does_not_claim_the_bytes_of_another_file() {
-    for again in [false, true] {
+    for is_reused in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (journal, file) = journal_in_memory(dir.path());
         seal_growth(&file);
-        if again {
+        if is_reused {
             journal.begin(1, &identity("g", 100));
         } else {
             journal.file_removed(1);

@@ -1,3 +1,4 @@
+use haul_wire::control::{MAX_PATH, MAX_PATTERN};
 use proptest::prelude::*;
 
 use super::*;
@@ -91,6 +92,16 @@ fn a_backslash_escapes_only_in_patterns_with_wildcards() {
 }
 
 #[test]
+fn the_escaped_form_of_the_longest_path_is_a_pattern() {
+    let path = [&b"*/".repeat(MAX_PATH / 2 - 1)[..], b"**"].concat();
+    let escaped: Vec<u8> = path.iter().flat_map(|&byte| [b'\\', byte]).collect();
+    let patterns = compiled(&[b"/", &escaped[..], b"/"].concat());
+    assert!(
+        one_matches(&patterns, &path, true) && !one_matches(&patterns, &[&path[1..], b"x"].concat(), true)
+    );
+}
+
+#[test]
 fn bytes_that_are_not_utf8_match_themselves() {
     let one = |pattern: &[u8], path: &[u8]| one_matches(&compiled(pattern), path, false);
     assert!(one(b"\xff*", b"a/\xffx") && one(b"?", b"\xfe") && one(b"[\xf0-\xff]", b"\xfa"));
@@ -114,7 +125,7 @@ fn invalid_patterns_are_refused_with_the_reason() {
         assert_eq!(why(pattern), BadPattern::Class, "{}", pattern.escape_ascii());
     }
     assert_eq!(why(b"*\\"), BadPattern::Escape);
-    assert_eq!(why(&vec![b'a'; 10_000]), BadPattern::TooLong);
+    assert_eq!(why(&vec![b'a'; MAX_PATTERN + 1]), BadPattern::TooLong);
 }
 
 #[test]
