@@ -121,7 +121,7 @@ pub struct ObjectStats {
     pub bytes_sent: u64,
     /// Bytes delivered.
     pub bytes_delivered: u64,
-    /// Packets that arrived when the sink had no space for them.
+    /// Packets that arrived without space for their bytes or another gap.
     pub without_room: u64,
     /// Length of the object, once the receiver knows it.
     pub length: Option<u64>,

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use haul_base::{Ecn, Machine, PathId, Piece, Received, Span, Time};
 use haul_stack::{
-    Available, CompiledStack, Ends, ObjectSink, ObjectSource, Open, Part, Recipe, Seal, Setup, Stack,
-    StackEvent, Unauthentic,
+    Available, CompiledStack, Ends, Kind, ObjectSink, ObjectSource, Open, PACKET_HEADER_LEN, Part, Recipe,
+    Registry, Seal, Setup, Stack, StackEvent, Unauthentic,
 };
 
 use crate::micro::config::{Keep, RateControlConfig, RetransmitConfig};
@@ -67,7 +67,19 @@ pub(crate) fn part(name: &'static str, parameters: &[(&str, &str)]) -> Part {
 
 /// Compiles the recipe with the project's registry.
 pub(crate) fn compiled(recipe: &Recipe) -> Arc<CompiledStack> {
-    Arc::new(super::registry()).compile(recipe, TAG).unwrap()
+    compiled_with(super::registry(), recipe)
+}
+
+fn compiled_with(registry: Registry, recipe: &Recipe) -> Arc<CompiledStack> {
+    Arc::new(registry).compile(recipe, TAG).unwrap()
+}
+
+/// A packet without attributes, with this number.
+pub(crate) fn control_packet(kind: Kind, pn: u64, body: &[u8]) -> Vec<u8> {
+    let mut packet = [&[kind.0], &pn.to_be_bytes()[2..], body, &[0; TAG]].concat();
+    let len = packet.len();
+    Checksum.seal_batch(&mut packet, len, PACKET_HEADER_LEN, pn);
+    packet
 }
 
 /// Effects of a path on packets.
@@ -88,7 +100,8 @@ pub(crate) struct Path<'p> {
 /// Source of an object of this many bytes, each determined by its offset, and whether the object ends there.
 struct TestSource(u64, bool);
 
-fn byte_at(offset: u64) -> u8 {
+/// The byte at this offset of every object.
+pub(crate) fn byte_at(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
 }
 
@@ -188,7 +201,23 @@ impl Pair {
         len: u64,
         limit: u64,
     ) -> (Self, Arc<Mutex<ReceivedObject>>) {
-        let compiled = compiled(recipe);
+        Self::of_object_compiled(&compiled(recipe), len, limit)
+    }
+
+    /// As `of_object`, with micro-protocols of this registry.
+    pub(crate) fn of_object_from(
+        registry: Registry,
+        recipe: &Recipe,
+        len: u64,
+    ) -> (Self, Arc<Mutex<ReceivedObject>>) {
+        Self::of_object_compiled(&compiled_with(registry, recipe), len, u64::MAX)
+    }
+
+    fn of_object_compiled(
+        compiled: &Arc<CompiledStack>,
+        len: u64,
+        limit: u64,
+    ) -> (Self, Arc<Mutex<ReceivedObject>>) {
         let received = Arc::new(Mutex::new(ReceivedObject::default()));
         let make =
             |initiator, ends| Stack::new(compiled.clone(), Setup { ends, ..setup(initiator) }).unwrap();

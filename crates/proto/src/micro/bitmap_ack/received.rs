@@ -55,7 +55,7 @@ pub(crate) struct ReceivedBitmap {
     segments: VecDeque<Segment>,
     /// Highest sequence number received, plus one.
     highest: u64,
-    /// Packets that arrived without buffer space for them; the sender must know of their arrival.
+    /// Packets that arrived without space for them; the sender must know of their arrival.
     pub(crate) without_room: u64,
 }
 
@@ -89,12 +89,17 @@ impl ReceivedBitmap {
         segment.is_some_and(|s| s.bits[index / 64] >> (index % 64) & 1 == 1)
     }
 
+    /// Whether the arrival of `seq` can be recorded: no sender's window reaches further.
+    pub(crate) fn reaches(&self, seq: u64) -> bool {
+        (seq / PACKETS).saturating_sub(self.base) < MAX_SEGMENTS
+    }
+
     /// Records the arrival of `seq`.
     pub(crate) fn insert(&mut self, seq: u64) -> Arrival {
         let Some(slot) = (seq / PACKETS).checked_sub(self.base) else {
             return Arrival::Duplicate;
         };
-        if slot >= MAX_SEGMENTS {
+        if !self.reaches(seq) {
             return Arrival::TooFar;
         }
         if self.segments.capacity() == 0 {

@@ -41,7 +41,7 @@ pub(super) struct Boundaries {
     next: Option<(u64, u64)>,
     /// Offsets of other boundaries with one side missing, by the number of the segment that starts there.
     open: BTreeMap<u64, u64>,
-    most: usize,
+    pub(super) most: usize,
 }
 
 impl Default for Boundaries {

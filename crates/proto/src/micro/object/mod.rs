@@ -74,13 +74,17 @@ pub(super) fn registration() -> Registration {
 }
 
 fn build(parameters: &Part, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
+    Ok(Box::new(object(parameters, setup)?))
+}
+
+fn object(parameters: &Parameters, setup: &Setup) -> Result<Object, String> {
     let ObjectConfig { chunk, disk, first_limit, gaps } = parameters.read();
     let sender = ObjectSender::new(chunk.0, first_limit.0);
     let receiver = ObjectReceiver::new(gaps);
     if disk == DiskAccess::Chunk && gaps == Gaps::Free {
         return Err("`disk = \"chunk\"` needs `gaps = \"held\"`, so that chunks complete in order".to_owned());
     }
-    Ok(Box::new(Object { now: setup.now, gaps, disk, turns: Turns::default(), sender, receiver }))
+    Ok(Object { now: setup.now, gaps, disk, turns: Turns::default(), sender, receiver })
 }
 
 impl MicroProtocol for Object {
@@ -150,9 +154,61 @@ impl MicroProtocol for Object {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use haul_stack::Registration;
+    use haul_wire::packet::{PART_BODY_LEN, PartBody};
     use proptest::prelude::*;
 
-    use crate::micro::testing::{Pair, Path, T0, object_recipe};
+    use super::{DATA_PART, object, registration};
+    use crate::micro::registry;
+    use crate::micro::stats::ObjectStats;
+    use crate::micro::testing::{
+        Pair, Path, ReceivedObject, T0, byte_at, control_packet, object_recipe, receive, stats,
+    };
+
+    /// A pair whose receiver records at most 100 boundaries of gaps.
+    fn pair_with_few_gaps(rate: &str, len: u64) -> (Pair, Arc<Mutex<ReceivedObject>>) {
+        let mut registry = registry();
+        registry.register(Registration {
+            build: |parameters, setup| {
+                let mut object = object(parameters, setup)?;
+                object.receiver.boundaries.most = 100;
+                Ok(Box::new(object))
+            },
+            ..registration()
+        });
+        Pair::of_object_from(registry, &object_recipe(rate), len)
+    }
+
+    /// Sends `b` one-byte parts that claim to be these segments, all at offset 5. Returns how many bytes it
+    /// accepted, and how many packets it rejected.
+    fn send_parts(pair: &mut Pair, segments: impl Iterator<Item = u64>) -> (u64, u64) {
+        for (pn, seq) in (1..).zip(segments) {
+            let mut body = vec![byte_at(5); PART_BODY_LEN + 1];
+            PartBody { seq, offset: 5, timestamp: 0, skip: 0, whole: 1, fin: false }.write(&mut body);
+            let mut packet = control_packet(DATA_PART, pn, &body);
+            let len = packet.len();
+            receive(&mut pair.b, T0, &mut packet, len);
+        }
+        (stats::<ObjectStats>(&pair.b).bytes_delivered, pair.b.stats().violations)
+    }
+
+    #[test]
+    fn parts_that_would_add_a_gap_above_the_limit_are_treated_as_lost() {
+        let (mut pair, _) = pair_with_few_gaps("1Gbit", 10_000);
+        let (accepted, violations) = send_parts(&mut pair, (0..1_000).map(|n| 20 + 10 * n));
+        assert!(
+            (50..54).contains(&accepted) && violations == 0,
+            "{accepted} accepted, {violations} rejected"
+        );
+    }
+
+    #[test]
+    fn parts_of_segments_beyond_any_window_are_rejected() {
+        let (mut pair, _) = pair_with_few_gaps("1Gbit", 10_000);
+        assert_eq!(send_parts(&mut pair, (1..=20).map(|n| n << 40)), (0, 20));
+    }
 
     #[test]
     fn gap_handling_is_fixed_when_the_session_starts() {

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use haul_base::RangeSet;
 
-/// Maximum number of incomplete packets: more than a window of the old size can hold.
-const MAX_OPEN: usize = 400_000;
+/// Maximum number of ranges of all incomplete packets: more than a window of the old size has packets.
+const MAX_RANGES: usize = 400_000;
 
 /// Range of the object that a whole packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,18 @@ struct PartialPacket {
 }
 
 /// Received parts of incomplete packets.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Parts {
     open: BTreeMap<u64, PartialPacket>,
+    /// Number of ranges in `open`.
+    ranges: usize,
+    most: usize,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self { open: BTreeMap::new(), ranges: 0, most: MAX_RANGES }
+    }
 }
 
 impl Parts {
@@ -36,24 +45,31 @@ impl Parts {
         self.open.is_empty()
     }
 
-    /// Records that bytes `range` of packet `seq` arrived, and returns the new ones; `None` if there are too
-    /// many incomplete packets, or other parts of this one have a different extent.
+    /// Whether bytes `range` of packet `seq` can be recorded: with too many ranges, only those that adjoin
+    /// one.
+    pub(super) fn has_room(&self, seq: u64, range: &Range<u64>) -> bool {
+        let adjoins =
+            |open: &PartialPacket| open.have.intersects(range.start.saturating_sub(1)..range.end + 1);
+        self.ranges < self.most || self.open.get(&seq).is_some_and(adjoins)
+    }
+
+    /// Records that bytes `range` of packet `seq` arrived, and returns the new ones; `None` if other parts of
+    /// it have a different extent.
     pub(super) fn insert(
         &mut self,
         seq: u64,
         extent: PacketExtent,
         range: Range<u64>,
     ) -> Option<Vec<Range<u64>>> {
-        if self.open.len() >= MAX_OPEN && !self.open.contains_key(&seq) {
-            return None;
-        }
         let open =
             self.open.entry(seq).or_insert_with(|| PartialPacket { extent, received: RangeSet::new() });
         if open.extent != extent {
             return None;
         }
         let fresh = gaps(&open.received, range.clone());
+        self.ranges -= open.have.len();
         open.received.insert(range);
+        self.ranges += open.have.len();
         Some(fresh)
     }
 
@@ -61,7 +77,7 @@ impl Parts {
     pub(super) fn take_complete(&mut self, seq: u64) -> bool {
         let complete = self.open.get(&seq).is_some_and(|open| open.received.covers(0..open.extent.len));
         if complete {
-            self.open.remove(&seq);
+            self.remove(seq);
         }
         complete
     }
@@ -69,8 +85,14 @@ impl Parts {
     /// Removes packet `seq`, which has arrived whole, and returns which of its bytes are new; `None` if all
     /// are, because no matching parts have arrived.
     pub(super) fn take_missing(&mut self, seq: u64, extent: PacketExtent) -> Option<Vec<Range<u64>>> {
-        let open = self.open.remove(&seq).filter(|open| open.extent == extent)?;
+        let open = self.remove(seq).filter(|open| open.extent == extent)?;
         Some(gaps(&open.received, 0..extent.len))
+    }
+
+    fn remove(&mut self, seq: u64) -> Option<PartialPacket> {
+        let open = self.open.remove(&seq)?;
+        self.ranges -= open.have.len();
+        Some(open)
     }
 }
 
@@ -114,6 +136,31 @@ mod tests {
         assert_eq!(parts.take_missing(6, EXTENT), None);
         assert_eq!(parts.take_missing(5, EXTENT), Some(vec![0..40, 60..200]));
         assert_eq!(parts.take_missing(5, EXTENT), None);
+    }
+
+    #[test]
+    fn ranges_are_bounded_and_parts_that_fill_a_gap_are_accepted() {
+        let mut parts = Parts { most: 100, ..Parts::default() };
+        let mut accepted = Vec::new();
+        for at in (1..200).step_by(2) {
+            for seq in 0..3 {
+                if parts.has_room(seq, &(at..at + 1)) {
+                    parts.insert(seq, WHOLE, at..at + 1).unwrap();
+                    accepted.push((seq, at));
+                }
+            }
+        }
+        assert_eq!((accepted.len(), parts.ranges), (100, 100));
+        assert!(!parts.has_room(3, &(0..10)) && !parts.has_room(1, &(150..151)));
+        for (seq, at) in accepted {
+            assert!(parts.has_room(seq, &(at - 1..at)));
+            parts.insert(seq, WHOLE, at - 1..at).unwrap();
+        }
+        assert_eq!(parts.ranges, 3);
+        for seq in 0..3 {
+            parts.take_missing(seq, WHOLE).unwrap();
+        }
+        assert_eq!(parts.ranges, 0);
     }
 
     #[test]

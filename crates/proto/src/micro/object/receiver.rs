@@ -50,12 +50,12 @@ choice! {
 #[derive(Debug, Default)]
 pub(super) struct ObjectReceiver {
     gaps: Gaps,
-    /// Packets that arrived without buffer space.
+    /// Packets that arrived without space for their bytes or another gap.
     without_room: u64,
     bindings: Option<Bindings>,
     sequence: Option<Attribute<U48>>,
     parts: Parts,
-    boundaries: Boundaries,
+    pub(super) boundaries: Boundaries,
     /// Segments of the current batch and their offsets, if they are contiguous.
     row: Option<Row>,
     pieces: Vec<Piece>,
@@ -134,9 +134,7 @@ impl ObjectReceiver {
         self.row = None;
         self.pieces.reserve(PIECES);
         if !self.has_space(batch.live_bytes(), context) {
-            let refused = batch.live().remaining() as u64;
-            self.without_room += refused;
-            context.shared(self.bindings().received).without_room += refused;
+            self.refuse(batch.live().remaining() as u64, context);
             return batch.live().for_each(|i| batch.take(i));
         }
         if !(has_sink && self.admit_row(batch, fields)) {
@@ -189,9 +187,7 @@ impl ObjectReceiver {
             let range = batch.payload_range(i);
             let len = range.len() as u64;
             let fin = batch.kind(i) == Kind::DATA_FIN;
-            // With too many gaps, segments that would add another count as lost.
-            let has_gap_space = !self.boundaries.is_full() || self.boundaries.touches(seq);
-            let is_valid = has_sink && seq <= MAX_SEQ && (fin || len > 0) && has_gap_space;
+            let is_valid = has_sink && seq <= MAX_SEQ && (fin || len > 0) && self.has_place(seq);
             if !is_valid || !self.is_acceptable(seq, from + len, fin) {
                 batch.reject(i);
                 continue;
@@ -203,6 +199,17 @@ impl ObjectReceiver {
             }
             self.pieces.push(Piece { offset: from, range });
         }
+    }
+
+    /// Counts packets that are treated as lost, for the sender to know of their arrival.
+    fn refuse(&mut self, packets: u64, context: &mut Context<'_>) {
+        self.without_room += packets;
+        context.shared(self.bindings().received).without_room += packets;
+    }
+
+    /// Whether a segment can be recorded: with too many gaps, those that would add another count as lost.
+    fn has_place(&self, seq: u64) -> bool {
+        !self.boundaries.is_full() || self.boundaries.touches(seq)
     }
 
     /// Whether a segment is below the flow-control limit and consistent with what is known of the object's
@@ -300,47 +307,64 @@ impl ObjectReceiver {
     /// arrived. Returns `None` if the part is invalid.
     pub(super) fn on_part(&mut self, batch: &Batch<'_>, i: usize, context: &mut Context<'_>) -> Option<()> {
         let bindings = self.bindings();
-        let PartBody { seq, offset, timestamp, skip, total_len, fin } =
-            PartBody::parse(batch.payload(i)).ok()?;
-        let end = offset + u64::from(total_len);
-        if context.ends().object_sink.is_none() || !self.is_acceptable(seq, end, fin) {
+        let part = PartBody::parse(batch.payload(i)).ok()?;
+        let end = part.offset + u64::from(part.total_len);
+        if context.ends().object_sink.is_none() || !self.is_acceptable(part.seq, end, part.fin) {
             return None;
         }
-        if !self.has_space(batch.size(i), context) {
-            self.without_room += 1;
-            context.shared(bindings.received).without_room += 1;
+        let received = context.shared(bindings.received);
+        let duplicate = received.contains(part.seq);
+        if !received.reaches(part.seq) {
+            return None;
+        }
+        let skip = u64::from(part.skip);
+        let bytes = skip..skip + (batch.payload(i).len() - PART_BODY_LEN) as u64;
+        let has_place = duplicate || self.has_place(part.seq) && self.parts.has_room(part.seq, &bytes);
+        if !has_place || !self.has_space(batch.size(i), context) {
+            self.refuse(1, context);
             return Some(());
         }
-        self.furthest = self.furthest.max(end);
         let (pn, size) = (batch.pn(i), batch.size(i));
-        let mut arrived = PartArrived { pn, sent_at: timestamp, size, duplicate: true, gap: false };
-        if !context.shared(bindings.received).contains(seq) {
-            arrived.duplicate = false;
-            let (skip, place) = (u64::from(skip), PacketExtent { offset, len: u64::from(total_len) });
-            let range = batch.payload_range(i);
-            let start = range.start + PART_BODY_LEN;
-            for gap in self.parts.insert(seq, place, skip..skip + (range.end - start) as u64)? {
-                let here = gap.start - skip..gap.end - skip;
-                self.push_piece(offset + gap.start, shift(&here, start));
-            }
-            if self.parts.take_complete(seq) {
-                if let Err(mismatch) =
-                    self.boundaries.join(Row { segments: seq..seq + 1, offsets: offset..end })
-                {
-                    self.pieces.clear();
-                    context.fail(mismatch.reason());
-                    return Some(());
-                }
-                arrived.gap = context.shared(bindings.received).insert(seq) == Arrival::New { gap: true };
-                self.highest = self.highest.max(seq + 1);
-                if fin {
-                    self.end = Some((seq, end));
-                }
-            }
+        let mut arrived = PartArrived { pn, sent_at: part.timestamp, size, duplicate, gap: false };
+        if !duplicate {
+            self.furthest = self.furthest.max(end);
+            arrived.gap =
+                self.take_part(&part, bytes, batch.payload_range(i).start + PART_BODY_LEN, context)?;
         }
         context.raise(bindings.part, &mut arrived);
         self.deliver_part(batch, context);
         Some(())
+    }
+
+    /// Takes the new ones of a part's `bytes`, which start at `at` in the buffer. Returns whether this
+    /// completes its segment and shows that an earlier one is missing; `None` if the part contradicts others.
+    fn take_part(
+        &mut self,
+        part: &PartBody,
+        bytes: Range<u64>,
+        at: usize,
+        context: &mut Context<'_>,
+    ) -> Option<bool> {
+        let &PartBody { seq, offset, skip, fin, .. } = part;
+        let whole = PacketExtent { offset, len: u64::from(part.total_len) };
+        for gap in self.parts.insert(seq, whole, bytes)? {
+            let here = gap.start - u64::from(skip)..gap.end - u64::from(skip);
+            self.push_piece(offset + gap.start, shift(&here, at));
+        }
+        if !self.parts.take_complete(seq) {
+            return Some(false);
+        }
+        let end = offset + whole.len;
+        if let Err(mismatch) = self.boundaries.join(Row { segments: seq..seq + 1, offsets: offset..end }) {
+            self.pieces.clear();
+            context.fail(mismatch.reason());
+            return Some(false);
+        }
+        self.highest = self.highest.max(seq + 1);
+        if fin {
+            self.end = Some((seq, end));
+        }
+        Some(context.shared(self.bindings().received).insert(seq) == Arrival::New { gap: true })
     }
 
     pub(super) fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
