@@ -152,9 +152,10 @@ impl OpenUnits {
     ) -> Option<(Boundary, bool)> {
         let open = self.open.front()?;
         let (ended, end_pn) = open.ended?;
-        let age = known.sent_at.wrapping_sub(ended.as_wrapped_micros()).cast_signed();
+        // The newest packet is recent, the end of the unit may be hours ago.
+        let since = Span::from_micros(now.as_wrapped_micros().wrapping_sub(known.sent_at).into());
         // A round's own report is final.
-        let settled = unit == Unit::Round || i64::from(age) >= known.reordering.as_micros().cast_signed();
+        let settled = unit == Unit::Round || now.since(ended) >= since + known.reordering;
         if !known.all && (known.largest_pn < end_pn || !settled) {
             return None;
         }
@@ -357,6 +358,18 @@ mod tests {
             (evaluated.len(), evaluated[0].unit, evaluated[0].packets, evaluated[0].bytes),
             (1, Unit::Window, 100, 100_000)
         );
+    }
+
+    /// The clock in packets wraps after 71.6 minutes.
+    #[test]
+    fn a_unit_of_the_previous_hour_is_evaluated() {
+        for minutes in [40, 100] {
+            let mut ledger = LossLedger::default();
+            ledger.on_sent(sent(10, 0, 100), 100_000);
+            let (acked, now) = (minutes * 60_000, at(minutes * 60_000 + 100));
+            let known = known(200, acked);
+            assert!(ledger.take_boundary(now, &known, &mut Signature::new()).is_some());
+        }
     }
 
     #[test]

@@ -58,8 +58,10 @@ pub struct LossBoundary {
 impl LossBoundary {
     /// Whether a transmission with this packet number and send time counts as lost if it is not acknowledged.
     pub(crate) fn is_passed(&self, pn: u64, sent_at: u32) -> bool {
-        let age = self.sent_at.wrapping_sub(sent_at).cast_signed();
-        pn < self.largest_pn && i64::from(age) >= self.reordering.as_micros().cast_signed()
+        // A lower number was sent earlier, so the difference is never negative. It wraps: just after a
+        // multiple of 71.6 minutes a packet seems new, and is found lost with a later boundary.
+        let age = self.sent_at.wrapping_sub(sent_at);
+        pn < self.largest_pn && u64::from(age) >= self.reordering.as_micros()
     }
 }
 

@@ -1,10 +1,10 @@
 use haul_base::{Machine, Span, Time};
-use haul_stack::{Recipe, Stack};
+use haul_stack::{Recipe, Stack, StackEvent};
 use haul_wire::packet::FeedbackHeader;
 
 use super::packets::FEEDBACK;
 use crate::micro::stats::{BitmapAckStats, KeepObjectStats};
-use crate::micro::testing::{Pair, Path, T0, compiled, object_recipe, receive, stats};
+use crate::micro::testing::{Pair, Path, T0, compiled, events, object_recipe, receive, stats};
 
 const SEGMENTS: u64 = 50;
 
@@ -66,6 +66,25 @@ fn in_round_mode_gaps_are_reported_only_on_request() {
     pair.exchange(at(50), &mut Path { lose: Some(&mut lose), ..Path::default() });
     pair.run_until(at(2_000), &mut Path::default());
     assert_eq!(known(&pair).0, SEGMENTS);
+}
+
+/// The clock in packets wraps after 71.6 minutes.
+#[test]
+fn losses_at_the_start_of_a_round_of_hours_are_repaired() {
+    let mut recipe = object_recipe("10kbit").with("liveness");
+    recipe.set("bitmap_ack.when", "round").unwrap();
+    recipe.set("retransmit.probe", "false").unwrap();
+    recipe.set("retransmit.window", "1000000").unwrap();
+    for minutes in [40, 80] {
+        let (mut pair, came) = Pair::of_object(&recipe, minutes * 60 * 1_250);
+        pair.exchange(T0, &mut Path::default());
+        pair.run_until(at(5_000), &mut Path::default());
+        pair.run_until(at(10_000), &mut Path { cut: [true, false], ..Path::default() });
+        pair.run_until(at(3 * 3_600_000), &mut Path::default());
+        assert_eq!(came.lock().unwrap().whole, Some(minutes * 60 * 1_250));
+        let silent = events(&mut pair.a).into_iter().any(|event| matches!(event, StackEvent::Silent(_)));
+        assert!(!silent && stats::<KeepObjectStats>(&pair.a).resent > 2);
+    }
 }
 
 #[test]
