@@ -156,6 +156,7 @@ impl MicroProtocol for Object {
 mod tests {
     use std::sync::{Arc, Mutex};
 
+    use haul_base::Span;
     use haul_stack::Registration;
     use haul_wire::packet::{PART_BODY_LEN, PartBody};
     use proptest::prelude::*;
@@ -208,6 +209,20 @@ mod tests {
     fn parts_of_segments_beyond_any_window_are_rejected() {
         let (mut pair, _) = pair_with_few_gaps("1Gbit", 10_000);
         assert_eq!(send_parts(&mut pair, (1..=20).map(|n| n << 40)), (0, 20));
+    }
+
+    #[test]
+    fn segments_refused_at_the_limit_of_gaps_are_retransmitted_and_no_violation() {
+        let (mut pair, came) = pair_with_few_gaps("1Gbit", 1_000_000);
+        let mut packets = 0;
+        let mut lose = |_| {
+            packets += 1;
+            packets < 900 && packets % 2 == 0
+        };
+        let mut path = Path { lose: Some(&mut lose), ..Path::default() };
+        pair.exchange(T0, &mut path);
+        pair.run_until(T0 + Span::from_secs(60), &mut path);
+        assert_eq!((came.lock().unwrap().whole, pair.b.stats().violations), (Some(1_000_000), 0));
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl ObjectReceiver {
         }
         if !(has_sink && self.admit_row(batch, fields)) {
             self.pieces.clear();
-            self.admit_singly(batch, fields, has_sink);
+            self.admit_singly(batch, fields, has_sink, context);
         }
     }
 
@@ -181,13 +181,19 @@ impl ObjectReceiver {
         batch: &mut Batch<'_>,
         (sequence, offset): (Attribute<U48>, Attribute<U48>),
         has_sink: bool,
+        context: &mut Context<'_>,
     ) {
         for i in batch.live() {
             let (seq, from) = (batch.get(i, sequence), batch.get(i, offset));
             let range = batch.payload_range(i);
             let len = range.len() as u64;
             let fin = batch.kind(i) == Kind::DATA_FIN;
-            let is_valid = has_sink && seq <= MAX_SEQ && (fin || len > 0) && self.has_place(seq);
+            if !self.has_place(seq) {
+                self.refuse(1, context);
+                batch.take(i);
+                continue;
+            }
+            let is_valid = has_sink && seq <= MAX_SEQ && (fin || len > 0);
             if !is_valid || !self.is_acceptable(seq, from + len, fin) {
                 batch.reject(i);
                 continue;
