@@ -18,6 +18,7 @@ use super::resumption::ResumptionState;
 use super::role::Role;
 use crate::LossModel;
 use crate::micro::FEC_KIND;
+use crate::micro::events::CLOSED;
 
 /// Maximum number of queued events; the oldest is dropped when it is exceeded.
 const MAX_EVENTS: usize = 64;
@@ -325,6 +326,7 @@ impl<E: From<Failure>> ConnectionState<E> {
                 self.on_authentic(now);
             }
             ControlFrameKind::Close | ControlFrameKind::CloseAndDropResumption => {
+                self.stack.raise(now, CLOSED, &mut ());
                 // The last message of a control channel contains the reason.
                 let is_explained =
                     frame.number == CloseReason::Graceful as u32 || frame.id.has_control_channel();

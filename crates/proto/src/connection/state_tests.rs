@@ -11,7 +11,13 @@ const KEY: [u8; 32] = [6; 32];
 
 /// The client's end, at 192.0.2.7, and the server's.
 fn ends() -> [(ConnectionState<Failure>, Keys); 2] {
+    ends_with(&[])
+}
+
+/// As `ends`, with these micro-protocols too.
+fn ends_with(parts: &[&str]) -> [(ConnectionState<Failure>, Keys); 2] {
     let recipe = Recipe::new("test").with("fixed_size").with("transport_driver").with("seal");
+    let recipe = parts.iter().fold(recipe, |recipe, part| recipe.with(*part));
     let cipher = Cipher::Aes128Gcm;
     let compiled = compile(&Arc::new(registry()), &recipe, cipher).unwrap();
     [Role::Client, Role::Server].map(|role| {
@@ -101,6 +107,31 @@ fn a_close_is_answered_and_reports_missing_data() {
         let (answer, to) = server.on_frame(Time::ZERO, &keys, &KEY, &close, from).unwrap();
         assert_eq!((ControlFrame::parse(&answer).unwrap().kind, to), (ControlFrameKind::Closed, from));
         assert!(server.lifecycle.is_ended() && server.lifecycle.failure() == failure.as_ref());
+    }
+}
+
+/// With retransmission they may only follow what the sender has given up.
+#[test]
+fn unreliable_messages_after_a_gap_are_delivered_when_the_peer_closes() {
+    let unreliable: &[&str] = &["sequenced_segment", "in_order"];
+    let reliable = [unreliable, &["positive_ack", "retransmit"]].concat();
+    for (parts, expected) in [(unreliable, &[0, 2][..]), (&reliable, &[0])] {
+        let [(mut client, client_keys), (mut server, keys)] = ends_with(parts);
+        let (mut slot, from) = (vec![0; 65_536], server.peer.at);
+        for n in 0..3 {
+            client.stack.send(Time::ZERO, &[1; 100], SendOptions::default()).unwrap();
+            let sent = client.stack.poll_transmit(Time::ZERO, &mut slot).unwrap();
+            let (data, stride) = (&mut slot[..sent.len], sent.segment_size);
+            let (path, ecn) = (PathId::default(), Ecn::NotEct);
+            let mut received = Received { data, stride, arrival: None, path, ecn, socket_drops: None };
+            if n != 1 {
+                server.on_packets(Time::ZERO, &keys, &KEY, &mut received, (from, Header::Absent));
+            }
+        }
+        let close = client_keys.frames().frame(ControlFrameKind::Close, CloseReason::Graceful as u32, BARE);
+        server.on_frame(Time::ZERO, &keys, &KEY, &ControlFrame::parse(&close).unwrap(), from).unwrap();
+        let got: Vec<u64> = std::iter::from_fn(|| server.stack.recv()).map(|(id, _)| id).collect();
+        assert!(got == expected && server.lifecycle.is_ended(), "{got:?}");
     }
 }
 

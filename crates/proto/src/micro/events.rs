@@ -263,6 +263,9 @@ pub const DELIVERED: Name<Event<()>> = Name::new("object delivered");
 /// No further acknowledgements will arrive. Raised by the driver.
 pub const ENDED: Name<Event<()>> = Name::new("transmission ended");
 
+/// The peer has closed, so nothing more will arrive. Raised by the driver.
+pub const CLOSED: Name<Event<()>> = Name::new("closed by the peer");
+
 /// The local interface refused a datagram of this size. Raised by the driver with the UDP payload bytes.
 pub const SIZE_REFUSED: Name<Event<u16>> = Name::new("size refused");
 

@@ -12,7 +12,7 @@ use haul_stack::{
 };
 
 use super::attributes::{MESSAGE, ORDER, PLACE, SEQUENCE};
-use super::events::ABANDONED;
+use super::events::{ABANDONED, CLOSED};
 use super::fixed_size::LAST;
 use super::message_map::MessageMap;
 use super::received_set::{ReceivedSet, is_abandoned};
@@ -49,6 +49,7 @@ struct InOrder {
     reliable: bool,
     received: Option<SharedValue<ReceivedSet>>,
     abandoned: Option<Event<()>>,
+    closed: Option<Event<()>>,
     turns: Turns,
     stall: StallDetector,
     /// Number of messages whose sending has started.
@@ -84,6 +85,7 @@ pub(super) fn registration() -> Registration {
                 reliable: false,
                 received: None,
                 abandoned: None,
+                closed: None,
                 turns: Turns::default(),
                 stall: StallDetector::default(),
                 begun: 0,
@@ -172,6 +174,16 @@ impl InOrder {
         }
     }
 
+    /// Gives up the gap before the first held message if nothing will fill it. Returns whether it did.
+    fn give_up_settled_gap(&mut self, context: &mut Context<'_>) -> bool {
+        let first = self.held.first_key_value();
+        let is_settled = first.is_some_and(|(_, held)| !self.reliable || self.is_next_to_come(held, context));
+        if is_settled {
+            self.give_up_gap(context);
+        }
+        is_settled
+    }
+
     /// Sets the timer that ends a gap: when the first message after it has waited long enough or, with
     /// retransmission, when nothing can fill the gap any more, which is certain once the current batch has
     /// been delivered.
@@ -207,6 +219,7 @@ impl MicroProtocol for InOrder {
         self.order = Some(declaration.attribute(ORDER));
         self.received = Some(declaration.shared(ReceivedSet::default));
         self.abandoned = Some(declaration.event(ABANDONED));
+        self.closed = Some(declaration.event(CLOSED));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -226,6 +239,7 @@ impl MicroProtocol for InOrder {
         // First, because messages dropped by other handlers in their turn are not gaps.
         resolution.on_delivery(Order::FIRST);
         resolution.on_event(self.abandoned.expect("declared"), Order::NORMAL);
+        resolution.on_event(self.closed.expect("declared"), Order::NORMAL);
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
@@ -238,8 +252,12 @@ impl MicroProtocol for InOrder {
         }
     }
 
-    fn on_event(&mut self, _: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
-        self.wake(context);
+    fn on_event(&mut self, event: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
+        if self.closed.is_some_and(|closed| closed.is(event)) {
+            while self.give_up_settled_gap(context) {}
+        } else {
+            self.wake(context);
+        }
     }
 
     fn on_delivery(&mut self, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
@@ -262,10 +280,7 @@ impl MicroProtocol for InOrder {
     }
 
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
-        let first = self.held.first_key_value();
-        if first.is_some_and(|(_, held)| !self.reliable || self.is_next_to_come(held, context)) {
-            self.give_up_gap(context);
-        }
+        self.give_up_settled_gap(context);
     }
 
     fn on_parameters(&mut self, parameters: &Part, context: &mut Context<'_>) -> Result<(), String> {
