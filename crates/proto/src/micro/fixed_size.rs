@@ -6,14 +6,17 @@
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
+
 use haul_base::Bytes;
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, Part,
-    ProtocolStats, Registration, Resolution, SharedValue, Submission, U48, configuration,
+    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, Outgoing,
+    Part, ProtocolStats, Registration, Resolution, SharedValue, Submission, U48, configuration,
 };
 
 use super::attributes::{MESSAGE, PLACE, SEQUENCE};
 use super::deadline::CutEnds;
+use super::events::ABANDONED;
 use super::reassembly::{Added, Limits, Reassembly, Segment};
 use super::received_set::{ReceivedSet, is_abandoned};
 use super::sequenced_segment::is_reliable;
@@ -60,6 +63,7 @@ struct FixedSize {
     deadlines: bool,
     cut_ends: Option<SharedValue<CutEnds>>,
     received: Option<SharedValue<ReceivedSet>>,
+    abandoned: Option<Event<()>>,
     /// Attribute with the sequence number; only in reliable stacks.
     sequence: Option<Attribute<U48>>,
     turns: Turns,
@@ -106,6 +110,7 @@ pub(super) fn registration() -> Registration {
                     deadlines: false,
                     cut_ends: None,
                     received: None,
+                    abandoned: None,
                     sequence: None,
                     turns: Turns::default(),
                     stall: StallDetector::default(),
@@ -238,10 +243,10 @@ impl FixedSize {
     /// retransmitted. The first missing segment always finds space: some senders retransmit nothing else
     /// before it.
     fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let Some(received) = self.received.filter(|_| self.sequence.is_some()) else { return };
-        // Everything below has arrived or was given up.
-        let mut wanted = context.shared(received).below();
-        self.drop_abandoned(wanted, context);
+        if self.sequence.is_none() {
+            return;
+        }
+        let mut wanted = self.drop_abandoned(context);
         let mut pending = 0;
         for i in batch.live() {
             let segment = self.segment(batch, i);
@@ -273,13 +278,16 @@ impl FixedSize {
         }
     }
 
-    /// Drops messages of which the sender has given up segments.
-    fn drop_abandoned(&mut self, settled: u64, context: &mut Context<'_>) {
-        let Some(reassembly) = &mut self.reassembly else { return };
+    /// Drops messages of which the sender has given up segments. Returns the sequence number below which
+    /// everything has arrived or was given up.
+    fn drop_abandoned(&mut self, context: &mut Context<'_>) -> u64 {
+        let settled = self.received.map_or(0, |received| context.shared(received).below());
+        let Some(reassembly) = &mut self.reassembly else { return settled };
         while reassembly.oldest_lacks().is_some_and(|lacks| lacks < settled) {
             reassembly.give_up_oldest(context.pool());
             self.given_up += 1;
         }
+        settled
     }
 
     fn refuse(&mut self, batch: &mut Batch<'_>, i: usize) {
@@ -298,6 +306,10 @@ impl FixedSize {
                 self.collect(i, batch, context);
             }
             self.newest = self.newest.max(message);
+        }
+        if self.sequence.is_some() {
+            // Segments also tell what was given up before them.
+            self.drop_abandoned(context);
         }
     }
 
@@ -331,6 +343,7 @@ impl MicroProtocol for FixedSize {
         self.attributes = Some(Attributes { message, place });
         self.cut_ends = Some(declaration.shared(CutEnds::default));
         self.received = Some(declaration.shared(ReceivedSet::default));
+        self.abandoned = Some(declaration.event(ABANDONED));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -343,6 +356,7 @@ impl MicroProtocol for FixedSize {
         resolution.on_batch(BatchEvent::FILL, Order::NORMAL);
         if self.reliable {
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::FIRST);
+            resolution.on_event(self.abandoned.expect("declared before it is used"), Order::NORMAL);
         }
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::LATE);
     }
@@ -359,6 +373,10 @@ impl MicroProtocol for FixedSize {
         } else {
             self.admit(batch, context);
         }
+    }
+
+    fn on_event(&mut self, _: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
+        self.drop_abandoned(context);
     }
 
     fn on_submit(&mut self, submission: &mut Submission<'_>, _: &mut Context<'_>) {

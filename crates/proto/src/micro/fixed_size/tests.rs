@@ -1,11 +1,11 @@
 use haul_base::{Bytes, Machine, Rng, Span, Time};
-use haul_stack::{MessageSource, Recipe, SendError, SendOptions, Stack};
+use haul_stack::{MessageSource, Recipe, SendError, SendOptions, Stack, StackEvent};
 use proptest::prelude::*;
 
 use super::segment_size;
 use crate::config::{FixedSizeConfig, RetransmitConfig};
 use crate::micro::stats::FixedSizeStats;
-use crate::micro::testing::{Pair, Path, T0, compiled, receive, setup, stats};
+use crate::micro::testing::{Pair, Path, T0, compiled, events, receive, setup, stats};
 
 fn recipe() -> Recipe {
     Recipe::new("test").with("fixed_size")
@@ -235,4 +235,32 @@ fn missing_segments_of_incoming_messages_are_not_outstanding() {
     assert!(pair.a.outstanding() > 0 && pair.a.outstanding() == pair.a.unfinished());
     pair.b.send(T0, b"its own", SendOptions::default()).unwrap();
     assert_eq!(pair.b.outstanding(), 1);
+}
+
+#[test]
+fn a_partly_received_message_that_was_given_up_does_not_delay_a_change_of_recipe() {
+    let retransmit = RetransmitConfig { attempts: 3, ..RetransmitConfig::default() };
+    let recipe = recipe().with("sequenced_segment").with("positive_ack").with(retransmit);
+    for another_follows in [false, true] {
+        let mut pair = Pair::new(&recipe);
+        pair.a.send(T0, &body(1, 5_000), SendOptions::default()).unwrap();
+        let mut lose = |packet| packet > 0;
+        pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+        let mut now = T0 + Span::from_secs(2);
+        pair.run_until(now, &mut Path { cut: [true, true], ..Path::default() });
+        assert_eq!(stats::<FixedSizeStats>(&pair.b).incomplete, 1);
+        if another_follows {
+            pair.a.send(now, b"short", SendOptions::default()).unwrap();
+            pair.exchange(now, &mut Path::default());
+        } else {
+            now = T0 + Span::from_secs(62);
+            pair.run_until(now, &mut Path::default());
+        }
+        events(&mut pair.a);
+        pair.a.reconfigure(now, &recipe.clone().with("in_order")).unwrap();
+        pair.exchange(now, &mut Path::default());
+        pair.run_until(now + Span::from_secs(1), &mut Path::default());
+        let told = events(&mut pair.a);
+        assert!(told.contains(&StackEvent::Reconfigured), "{another_follows}: {told:?}");
+    }
 }
