@@ -126,6 +126,9 @@ pub enum RecipeError {
     /// A running session cannot change this micro-protocol.
     #[error("{0} cannot be added, removed or changed while a session runs; start a new one")]
     Fixed(&'static str),
+    /// A running session cannot carry something else.
+    #[error("`{0}` cannot be added or removed while a session runs; start a new one")]
+    Carrier(&'static str),
     /// This end's policy forbids the recipe.
     #[error("this recipe is not permitted: {0}")]
     NotPermitted(String),

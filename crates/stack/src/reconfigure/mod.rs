@@ -39,6 +39,9 @@ pub(crate) use negotiation::Changes;
 /// Micro-protocols that cannot change during a session: the peer could not tell who sent a packet, or what a
 /// message is.
 const FIXED: [&str; 3] = ["seal", "transport_driver", "streams"];
+/// Micro-protocols whose parameters may change, but not their presence: what was sent or received in part
+/// would be lost.
+const CARRIERS: [&str; 2] = ["fixed_size", "object"];
 
 /// Truncates a text to at most `max` bytes, at a character boundary.
 fn shortened(mut text: String, max: usize) -> String {
@@ -92,6 +95,9 @@ impl Stack {
         let fixed = FIXED.into_iter().find(|name| recipe.part(name) != self.recipe().part(name));
         if let Some(part) = fixed {
             return Err(RecipeError::Fixed(part));
+        }
+        if let Some(carrier) = CARRIERS.into_iter().find(|name| recipe.has(name) != self.recipe().has(name)) {
+            return Err(RecipeError::Carrier(carrier));
         }
         self.compiled.registry.compile(recipe, self.compiled.tag_len)
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::segment_size;
 use crate::config::{FixedSizeConfig, RetransmitConfig};
 use crate::micro::stats::FixedSizeStats;
-use crate::micro::testing::{Pair, Path, T0, compiled, events, receive, setup, stats};
+use crate::micro::testing::{Pair, Path, T0, compiled, events, object_recipe, receive, setup, stats};
 
 fn recipe() -> Recipe {
     Recipe::new("test").with("fixed_size")
@@ -263,4 +263,17 @@ fn a_partly_received_message_that_was_given_up_does_not_delay_a_change_of_recipe
         let told = events(&mut pair.a);
         assert!(told.contains(&StackEvent::Reconfigured), "{another_follows}: {told:?}");
     }
+}
+
+#[test]
+fn what_a_recipe_carries_cannot_change() {
+    let recipe = recipe().with("seal");
+    let mut pair = Pair::new(&recipe);
+    let refused = pair.a.reconfigure(T0, &recipe.without("fixed_size")).unwrap_err().to_string();
+    assert_eq!(refused, "`fixed_size` cannot be added or removed while a session runs; start a new one");
+    let refused = pair.a.reconfigure(T0, &object_recipe("1Gbit")).unwrap_err().to_string();
+    assert_eq!(refused, "`fixed_size` cannot be added or removed while a session runs; start a new one");
+    pair.a.send(T0, b"still there", SendOptions::default()).unwrap();
+    pair.exchange(T0, &mut Path::default());
+    assert_eq!(pair.received_by_b().len(), 1);
 }
