@@ -184,7 +184,7 @@ impl Stack {
 
     fn on_refused(&mut self, now: Time, message: &ChangeMessage<'_>) {
         self.changes.answered = message.number;
-        if matches!(self.changes.change, Change::Applying(_, None)) {
+        if self.changes.is_undoing() {
             self.fail(
                 "recipe".to_owned(),
                 format!("a reconfiguration could not be rolled back: {}", message.text),
@@ -230,6 +230,8 @@ impl Stack {
         let compiled = self.compile(&self.compiled.registry.parse(request.text)?)?;
         match request.message_type {
             MessageType::Apply => self.on_apply(now, compiled)?,
+            // The peer may still have the recipe that is being undone here.
+            _ if self.changes.is_undoing() => return Err(RecipeError::Busy),
             _ => self.on_propose(now, compiled),
         }
         Ok(())

@@ -131,6 +131,11 @@ impl Negotiation {
         matches!(self.change, Change::Committing(_))
     }
 
+    /// Whether this end has undone a change, and the peer may not have.
+    pub(super) fn is_undoing(&self) -> bool {
+        matches!(self.change, Change::Applying(_, None))
+    }
+
     pub(super) fn is_over_age(&self, now: Time) -> bool {
         match &self.change {
             Change::Applying(repeated, Some(_)) | Change::Proposed(repeated, _) => {

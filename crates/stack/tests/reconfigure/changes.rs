@@ -169,6 +169,31 @@ fn the_wait_for_a_busy_end_is_bounded() {
     pair.assert_at_rest();
 }
 
+/// Otherwise the ends would change to it from different recipes, and keep the state of different parts.
+#[test]
+fn a_proposal_that_crosses_an_undo_is_refused() {
+    let mut pair = Pair::new();
+    pair.b.reconfigure(pair.now, &at(1)).unwrap();
+    let asked = said(&mut pair.b, pair.now);
+    hear(&mut pair.a, pair.now, &asked);
+    assert_eq!(said(&mut pair.a, pair.now).len(), 1, "DONE, which is lost");
+    pair.outage(SECOND * 31);
+    assert_eq!((pair.a.recipe().get("knob", "at"), pair.b.recipe().get("knob", "at")), (Some("1"), None));
+    pair.a.reconfigure(pair.now, &at(1).with("extra")).unwrap();
+    pair.exchange(SECOND * 20);
+    let at_a = events(&mut pair.a);
+    let [StackEvent::Reconfigured, refused, StackEvent::Reconfigured] = &at_a[..] else {
+        panic!("its own change comes between the peer's and the undo: {at_a:?}")
+    };
+    assert!(is_refused(refused));
+    assert_eq!((pair.a.recipe().get("knob", "at"), pair.b.recipe().get("knob", "at")), (None, None));
+    pair.assert_at_rest();
+    pair.a.reconfigure(pair.now, &recipe().with("extra")).unwrap();
+    pair.exchange(SECOND);
+    assert!(pair.b.recipe().has("extra"));
+    pair.assert_at_rest();
+}
+
 #[test]
 fn a_started_change_finishes_after_any_outage() {
     let mut pair = Pair::new();
