@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use crossbeam_channel::{Receiver, RecvError, never};
 use haul_base::AlignedBytes;
 use haul_wire::control::{
-    Action, ControlMessage, DestinationAttributes, Durability, Equal, Extent, Fault, FaultCode, Newer,
-    Outcome, Readback,
+    Action, ControlMessage, DestinationAttributes, Durability, Equal, Extent, Fault, FaultCode, Outcome,
+    Readback,
 };
 use rustix::fs::Stat;
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ use crate::receive::decide::discard_superseded;
 use crate::receive::delete::{self, is_obstacle};
 use crate::receive::metadata::{DIRECTORY_BITS, FILE_BITS, Metadata, MetadataFailures, has_mode, same_time};
 use crate::receive::place::files::collision;
-use crate::receive::place::links::LinkOutcome;
+use crate::receive::place::links::{HardLink, LinkOutcome};
 use crate::receive::place::replaceable;
 use crate::receive::shared::{CommitEvent, Shared, text};
 use crate::receive::sync::{self, Syncs};
@@ -363,19 +363,19 @@ impl Committer {
         let ledger = self.shared.ledger.lock();
         let Kind::HardLink(file) = ledger.table.kind(entry) else { return Ok(None) };
         let (target, state) = (ledger.table.path(file), ledger.table.state(file));
-        let keeps_newer = self.shared.receive_policy.newer == Newer::Keep;
-        let newest = keeps_newer.then(|| ledger.table.attributes(file).mtime);
+        let (size, mtime) = (ledger.table.size(file), ledger.table.attributes(file).mtime);
         drop(ledger);
         if state == EntryState::Failed {
             return Err(target_failed(path, &target));
         }
+        let (is_kept, policy) = (state == EntryState::Kept, self.shared.receive_policy);
+        let link = HardLink { path, target: &target, size, mtime, is_kept, policy };
         if self.shared.is_dry_run() {
-            let action = self.shared.place.would_link((path, &target), newest, state == EntryState::Kept);
-            self.shared.report_item(path, action)?;
+            self.shared.report_item(path, self.shared.place.would_link(&link)?)?;
             return Ok(None);
         }
         let apply = |fd: BorrowedFd<'_>| self.apply(file, path, fd);
-        self.record_link(path, self.shared.place.hard_link(entry, (path, &target), newest, apply)?)
+        self.record_link(path, self.shared.place.hard_link(entry, &link, apply)?)
     }
 
     fn record_link(
@@ -387,6 +387,7 @@ impl Committer {
             LinkOutcome::Name | LinkOutcome::Existed => None,
             LinkOutcome::Copy => Some("a copy: the file system allows no further hard link to it"),
             LinkOutcome::KeptNewer => Some("kept because it is newer, and not hard-linked"),
+            LinkOutcome::KeptEqual => Some("kept, and not hard-linked to a file that is newer"),
         };
         if let Some(note) = note {
             self.shared.note(path, vec![note.to_owned()]);

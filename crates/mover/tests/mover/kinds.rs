@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use haul_mover::{MoveReport, ReceiveOptions, SendLimits};
-use haul_wire::control::{FaultCode, HardLinks, Layout, Newer, Ownership, Preserve, ReceivePolicy};
+use haul_wire::control::{
+    Equal, FaultCode, HardLinks, Layout, Newer, Ownership, Preserve, ReceivePolicy, RunMode,
+};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags, getxattr, lgetxattr, setxattr};
 use rustix::io::Errno;
 
@@ -115,6 +117,44 @@ fn a_newer_file_is_not_replaced_by_a_link() {
     assert_eq!(ends.clean().notes.count, 1);
     assert_eq!(fs::read(dst.join("b")).unwrap(), b"newer");
     assert_eq!(inode(&dst.join("a")).1, 2);
+}
+
+/// The first name, whose contents are sent, is newer at the destination.
+#[test]
+fn a_link_never_gets_the_contents_of_a_newer_file() {
+    let (_dir, src, dst) = places();
+    linked_tree(&src);
+    preserving(&src, &dst, Preserve::default());
+    let receive_policy = ReceivePolicy { newer: Newer::Keep, ..ReceivePolicy::default() };
+    let update = |receive_policy| {
+        with(&src, &dst, Preserve::default(), ReceiveOptions { receive_policy, ..options() })
+    };
+    // As an editor does: the other names keep the old file.
+    fs::remove_file(dst.join("a")).unwrap();
+    fs::write(dst.join("a"), "newer").unwrap();
+    for run in [RunMode::ListChanges, RunMode::Move] {
+        assert_eq!(update(ReceivePolicy { run, ..receive_policy }).clean().failures.count(), 0);
+        assert_eq!(fs::read(dst.join("a")).unwrap(), b"newer");
+        for name in ["b", "d/c"] {
+            assert_same(&src.join(name), &dst.join(name));
+        }
+    }
+    // There is nothing that they could be linked to.
+    fs::remove_file(dst.join("b")).unwrap();
+    set_mtime(&dst.join("d/c"), 5, 5);
+    for run in [RunMode::ListChanges, RunMode::Move] {
+        let ends = update(ReceivePolicy { run, ..receive_policy });
+        let failures = ends.received.as_ref().unwrap().failures.named();
+        let failed: Vec<_> = failures.iter().map(|(path, fault)| (&path[..], &fault.hint[..])).collect();
+        let hint = "--no-hard-links copies it as a separate file";
+        assert_eq!(failed, [(&b"b"[..], hint), (b"d/c", hint)]);
+        assert!(!dst.join("b").exists());
+        assert_eq!(fs::read(dst.join("d/c")).unwrap(), fs::read(src.join("a")).unwrap());
+    }
+    // Equal size and time do not suffice where contents are compared.
+    set_mtime(&dst.join("d/c"), 1_000_000_000, 5);
+    let ends = update(ReceivePolicy { equal: Equal::Contents, ..receive_policy });
+    assert_eq!(ends.received.unwrap().failures.count(), 2);
 }
 
 #[test]

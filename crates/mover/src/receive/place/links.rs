@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_wire::control::{Action, FaultCode};
+use haul_wire::control::{Action, Equal, FaultCode, Newer, ReceivePolicy};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -27,38 +27,72 @@ pub(crate) enum LinkOutcome {
     Copy,
     /// A newer file exists and was kept as requested.
     KeptNewer,
+    /// The file that it is a name of was kept because it is newer, so the existing, equal one was kept too.
+    KeptEqual,
+}
+
+/// A further name of a file of the set.
+pub(crate) struct HardLink<'p> {
+    pub(crate) path: &'p [u8],
+    /// The file's first name.
+    pub(crate) target: &'p [u8],
+    pub(crate) size: u64,
+    pub(crate) mtime: Mtime,
+    /// Whether the file at `target` existed already and is kept.
+    pub(crate) is_kept: bool,
+    pub(crate) policy: ReceivePolicy,
+}
+
+impl HardLink<'_> {
+    /// Returns why the existing file stays, if it does. `file`: the file at `target`. Fails if that was kept
+    /// because it is newer: it is another file then.
+    fn kept(&self, dirent: &DirEntry<'_>, file: Option<&Stat>) -> Result<Option<LinkOutcome>, IoFault> {
+        let is_newer = |stat: &Stat| self.policy.newer == Newer::Keep && Mtime::of(stat) > self.mtime;
+        let existing = dirent.stat().ok().filter(|stat| kind_of(stat) == FileType::RegularFile);
+        let is_equal = |found: &Stat| {
+            self.policy.equal == Equal::SizeAndTime
+                && found.st_size as u64 == self.size
+                && same_time(found, self.mtime)
+        };
+        match &existing {
+            Some(found) if file.is_some_and(|file| FileId::of(file) == FileId::of(found)) => {
+                Ok(Some(LinkOutcome::Existed))
+            }
+            Some(found) if is_newer(found) => Ok(Some(LinkOutcome::KeptNewer)),
+            _ if !(self.is_kept && file.is_some_and(is_newer)) => Ok(None),
+            Some(found) if is_equal(found) => Ok(Some(LinkOutcome::KeptEqual)),
+            _ => {
+                let what = format!("is a hard link to `{}`, which is newer and was kept", show(self.target));
+                let hint = "--no-hard-links copies it as a separate file";
+                Err(IoFault::entry(FaultCode::Io, self.path, &what, hint))
+            }
+        }
+    }
 }
 
 impl Place {
-    /// Returns what [`Place::hard_link`] would do once the file at `target` is installed. `is_kept`: whether
-    /// that file exists already and is kept.
-    pub(crate) fn would_link(
-        &self,
-        (path, target): (&[u8], &[u8]),
-        keep_newer_than: Option<Mtime>,
-        is_kept: bool,
-    ) -> Action {
-        let file = self.existing(target).filter(|_| is_kept).map(|existing| FileId::of(&existing));
-        let kept = self.dir_entry(path).ok().and_then(|dirent| kept(&dirent, file, keep_newer_than));
-        if kept.is_some() { Action::Keep } else { Action::Link }
+    /// Returns what [`Place::hard_link`] would do once the file is installed.
+    pub(crate) fn would_link(&self, link: &HardLink<'_>) -> Result<Action, IoFault> {
+        let file = self.existing(link.target).filter(|_| link.is_kept);
+        let kept = self.dir_entry(link.path).ok().map(|dirent| link.kept(&dirent, file.as_ref()));
+        Ok(if kept.transpose()?.flatten().is_some() { Action::Keep } else { Action::Link })
     }
 
-    /// Hard-links `path` to the file at `target`, or copies the file and runs `apply` on the copy. An existing
-    /// file that is newer than `keep_newer_than` stays. Also returns the directory of `path`.
+    /// Creates a hard link to the file at its target, or copies the file and runs `apply` on the copy. Also
+    /// returns the directory of the link.
     pub(crate) fn hard_link(
         &self,
         entry: u32,
-        (path, target): (&[u8], &[u8]),
-        keep_newer_than: Option<Mtime>,
+        link: &HardLink<'_>,
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(LinkOutcome, Arc<OwnedFd>), IoFault> {
-        let (from, dirent) = (self.dir_entry(target)?, self.dir_entry(path)?);
+        let (from, dirent) = (self.dir_entry(link.target)?, self.dir_entry(link.path)?);
         let stat = from.stat().map_err(dirent.fail("link"))?;
         if kind_of(&stat) != FileType::RegularFile {
-            let what = format!("is a hard link to `{}`, which no longer exists", show(target));
-            return Err(IoFault::entry(FaultCode::Io, path, &what, "run the same command again"));
+            let what = format!("is a hard link to `{}`, which no longer exists", show(link.target));
+            return Err(IoFault::entry(FaultCode::Io, link.path, &what, "run the same command again"));
         }
-        if let Some(linked) = kept(&dirent, Some(FileId::of(&stat)), keep_newer_than) {
+        if let Some(linked) = link.kept(&dirent, Some(&stat))? {
             return Ok((linked, dirent.directory));
         }
         self.must_be_replaceable(&dirent)?;
@@ -141,17 +175,6 @@ impl Place {
         made.map_err(dirent.fail("create the link"))?;
         Ok((LinkOutcome::Name, dirent.directory))
     }
-}
-
-/// Returns why the existing file stays, if it does: it is `file` itself, or newer than `keep_newer_than`.
-fn kept(dirent: &DirEntry<'_>, file: Option<FileId>, keep_newer_than: Option<Mtime>) -> Option<LinkOutcome> {
-    let existing = dirent.stat().ok()?;
-    if Some(FileId::of(&existing)) == file {
-        return Some(LinkOutcome::Existed);
-    }
-    let is_file = kind_of(&existing) == FileType::RegularFile;
-    let is_newer = keep_newer_than.is_some_and(|keep_newer_than| Mtime::of(&existing) > keep_newer_than);
-    (is_file && is_newer).then_some(LinkOutcome::KeptNewer)
 }
 
 /// Creates a file with the contents of `source`, then runs `apply` on it.
