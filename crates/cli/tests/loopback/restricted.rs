@@ -5,6 +5,8 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::serving::{LoggedServer, idle, until};
 #[cfg(feature = "faults")]
 use crate::support::lossy;
@@ -78,17 +80,25 @@ fn a_restricted_server_keeps_access_to_proc() {
     }
     let Some(logged_server) = restricted(&starter, root.path(), &[]) else { return };
     let file = here.path().join("file");
-    fs::write(&file, "contents").unwrap();
-    // The server reads its umask from /proc to set a new directory's permissions.
-    let mode = |name: &str| {
-        exits(&run(&["cp", file.to_str().unwrap(), &logged_server.server.at(&format!("{name}/"))]), 0);
-        fs::metadata(root.path().join(name)).unwrap().mode()
+    fs::write(&file, vec![7; 8_000_000]).unwrap();
+    // The receiving server reads the load of its host from /proc, again for each copy.
+    let known = |name: &str| {
+        let (events, there) = (here.path().join(name), logged_server.server.at(name));
+        let options = ["--rate", "100Mbit", "--events", events.to_str().unwrap()];
+        exits(&run(&[&["cp"], &options[..], &[file.to_str().unwrap(), &there]].concat()), 0);
+        let trace = fs::read_to_string(&events).unwrap();
+        let lines = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mut hosts =
+            lines.map(|line| line["data"]["receiver_host"].clone()).filter(|host| !host.is_null());
+        let last = hosts.next_back().unwrap_or_else(|| panic!("no host in {trace}"));
+        ["run_delay_ms", "steal_ms", "cpu_pressure_percent"].map(|key| last[key].is_number())
     };
-    let before = mode("before");
+    let before = known("before");
+    assert!(before[1], "{before:?}");
     let server = logged_server.server.child.id().to_string();
     let remount = ["--target", &server, "--mount", "mount", "-o", "remount", "/proc"];
     assert!(Command::new("nsenter").args(remount).status().unwrap().success());
-    assert_eq!(mode("after"), before);
+    assert_eq!(known("after"), before);
 }
 
 #[test]

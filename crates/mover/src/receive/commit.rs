@@ -480,10 +480,7 @@ impl Shared {
             return;
         }
         self.place.is_included.store(true, Ordering::Release);
-        // A destination created by this job stays private until its permissions are set, if ever.
-        if self.place.base.mode_when_created().is_some() {
-            self.place.relaxed_permissions.lock().remove(&[][..]);
-        }
+        self.place.base.make_private();
     }
 
     pub(crate) fn finish_destination(&self) {

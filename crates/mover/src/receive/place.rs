@@ -61,12 +61,6 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(base: Base, options: &ReceiveOptions) -> Self {
-        let mut relaxed_permissions = HashMap::new();
-        if let Some(mode) = base.mode_when_created()
-            && let Ok(stat) = fstat(&base.directory)
-        {
-            relaxed_permissions.insert(Vec::new(), (FileId::of(&stat), mode));
-        }
         let is_fresh = match &base.rename {
             Some(name) => matches!(lstatat_if_any(&base.directory, name), Ok(None)),
             None => storage::list(&base.directory).is_ok_and(|names| names.is_empty()),
@@ -80,7 +74,7 @@ impl Place {
             installed: Installed::default(),
             extraneous: options.receive_policy.extraneous,
             is_fresh,
-            relaxed_permissions: Mutex::new(relaxed_permissions),
+            relaxed_permissions: Mutex::default(),
             is_included: AtomicBool::new(false),
             space: Space::new(options.min_free),
         }

@@ -1,16 +1,18 @@
 //! Data left by an earlier attempt, or already at the destination, is not sent again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use haul_mover::{MoveReport, ReceiveOptions, Root, SendLimits, receive_files, send_files};
+use haul_mover::{
+    MoveReport, ReceiveJob, ReceiveOptions, Root, SendLimits, receive_files, send_files,
+};
 use haul_wire::control::{Equal, Fault, FaultCode, Layout, Leftovers, Newer, ReceivePolicy};
 
 use crate::harness::{
-    Ends, Pump, Undigested, all, assert_no_parts, assert_resumable, await_part, bytes, copy, link_pair,
+    Ends, Link, Pump, Undigested, all, assert_no_parts, assert_resumable, await_part, bytes, copy, link_pair,
     names_below, options, start,
 };
 use crate::trees::{assert_same, contents, set_mode, set_mtime};
@@ -204,6 +206,36 @@ fn leftovers_of_other_files_are_kept() {
     let (report, _) = copy_again(&src, &dst);
     assert!(report.resumed_bytes > 0);
     assert_eq!(names_below(&dst).len(), 2);
+}
+
+/// Starts a receiver that does not know its entries yet. It ends when the link is dropped.
+fn waiting(dst: &Path) -> (Arc<Link>, ReceiveJob) {
+    let (link, peer) = link_pair();
+    (link, receive_files(&bytes(dst), &Root::Anywhere, Layout::Into, peer, options()).unwrap())
+}
+
+/// Otherwise a killed job would leave other ones.
+#[test]
+fn a_new_destination_has_its_permissions_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("a", 3 * MIB), ("b", 10)]);
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+    fs::create_dir(dir.path().join("usual")).unwrap();
+    let usual = mode(&dir.path().join("usual"));
+    fs::remove_dir(&dst).unwrap();
+    let (link, first) = waiting(&dst);
+    copy(&[&src.join("a"), &src.join("b")], &dst, Layout::Into).clean();
+    assert_eq!(mode(&dst), usual);
+    drop(link);
+    assert!(first.handle.join().is_err());
+    assert_eq!(mode(&dst), usual);
+    // The source's permissions may be stricter, and are set at the end.
+    fs::remove_dir_all(&dst).unwrap();
+    set_mode(&src, 0o750);
+    let during = Cell::new(0);
+    let tamper = |_, _: &mut [u8]| during.set(mode(&dst));
+    sync(&src, &dst, ReceivePolicy::default(), &Pump { tamper: &tamper, ..Pump::default() }).0.clean();
+    assert_eq!((during.get(), mode(&dst)), (0o700, 0o750));
 }
 
 /// Copies the directory `src` under the name `dst`; aborts the job if the pump stops early.

@@ -10,10 +10,7 @@ use crate::fault::{IoFault, show};
 use crate::identity::lineage;
 use crate::journal::{Leftovers, LockMode, is_reserved, reserved};
 use crate::root::{Named, OpenError, Root, open_trusted};
-use crate::storage::{accessat, mkdirat, unlinkat};
-
-/// Permissions of a newly created destination before the umask, as with `mkdir`.
-const NEW_DIRECTORY: u32 = 0o777;
+use crate::storage::{accessat, fchmod, mkdirat, unlinkat};
 
 /// Permissions of new directories until their final ones are set, which may be as strict.
 pub(crate) const PRIVATE_DIRECTORY: u32 = 0o700;
@@ -33,8 +30,6 @@ pub(crate) struct Base {
 struct Made {
     parent: OwnedFd,
     name: Vec<u8>,
-    /// Final permissions unless the set has some for it.
-    mode: u32,
 }
 
 #[derive(PartialEq, Eq)]
@@ -51,14 +46,18 @@ impl Base {
         Self { directory, rename: None, made_for: None, presence, is_confined: false, made: None }
     }
 
-    /// Returns the destination's permissions if this job created it and the set has none for it.
-    pub(crate) fn mode_when_created(&self) -> Option<u32> {
-        self.made.as_ref().map(|made| made.mode)
+    /// Denies others access to the destination if this job created it: the set has permissions for it, which
+    /// may be as strict.
+    pub(crate) fn make_private(&self) {
+        if self.made.is_some() {
+            // On failure it keeps the usual permissions until the end.
+            let _ = fchmod(&self.directory, Mode::from_raw_mode(PRIVATE_DIRECTORY));
+        }
     }
 
     /// Removes the destination if this job created it and it is empty.
     pub(crate) fn remove_created(&self) {
-        if let Some(Made { parent, name, .. }) = &self.made {
+        if let Some(Made { parent, name }) = &self.made {
             // On failure an empty directory remains at worst.
             let _ = unlinkat(parent, &name[..], AtFlags::REMOVEDIR);
         }
@@ -141,8 +140,8 @@ fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, OpenError> {
 }
 
 fn make(root: &Root, destination: &[u8], parent: OwnedFd, name: Vec<u8>) -> Result<Base, Fault> {
-    let made = match mkdirat(&parent, &name, Mode::from_raw_mode(PRIVATE_DIRECTORY)) {
-        Ok(()) => Some(Made { parent, name, mode: NEW_DIRECTORY & !umask() }),
+    let made = match mkdirat(&parent, &name, Mode::RWXU | Mode::RWXG | Mode::RWXO) {
+        Ok(()) => Some(Made { parent, name }),
         Err(Errno::EXIST) => None,
         Err(errno) => return Err(fail("create the destination", destination, errno)),
     };
