@@ -107,9 +107,15 @@ impl Place {
         self.dir_entry(path).ok()?.open(OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from)
     }
 
-    /// Opens the existing file at an entry's path if it is still the file that `existing` describes.
+    /// Opens the existing file at an entry's path if it is still the file that `existing` describes, with `O_PATH`
+    /// if it cannot be read.
     pub(crate) fn open_found(&self, path: &[u8], existing: &Stat) -> Option<(File, Stat)> {
-        let file = self.open_final(path)?;
+        let dirent = self.dir_entry(path).ok()?;
+        let opened = match dirent.open(OFlags::RDONLY | OFlags::NONBLOCK) {
+            Err(Errno::ACCESS) => dirent.open(OFlags::PATH),
+            opened => opened,
+        };
+        let file = File::from(opened.ok()?);
         let stat = fstat(&file).ok()?;
         (FileId::of(&stat) == FileId::of(existing)).then_some((file, stat))
     }
@@ -337,7 +343,14 @@ impl Place {
     ) -> Result<Option<OwnedFd>, IoFault> {
         let dirent = self.dir_entry(path)?;
         let directory = dirent.open(OFlags::RDONLY | OFlags::DIRECTORY);
-        match directory.as_ref().map_err(|&errno| errno).and_then(|directory| apply(directory.as_fd())) {
+        let applied = match &directory {
+            Ok(directory) => apply(directory.as_fd()),
+            Err(Errno::ACCESS) => {
+                dirent.open(OFlags::PATH | OFlags::DIRECTORY).and_then(|fd| apply(fd.as_fd()))
+            }
+            Err(errno) => Err(*errno),
+        };
+        match applied {
             Ok(()) => drop(self.relaxed_permissions.lock().remove(&dirent.local)),
             Err(Errno::PERM | Errno::ACCESS) if !is_new => {}
             Err(errno) => return Err(dirent.fail("set the permissions of")(errno)),

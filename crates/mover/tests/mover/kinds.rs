@@ -12,7 +12,7 @@ use haul_wire::control::{
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags, getxattr, lgetxattr, setxattr};
 use rustix::io::Errno;
 
-use crate::harness::{Ends, Pump, assert_no_parts, bytes, copy, options, start};
+use crate::harness::{Ends, Pump, assert_no_parts, bytes, copy, names_below, options, start};
 use crate::trees::{assert_same, contents, set_mode, set_mtime};
 
 fn inode(path: &Path) -> (u64, u64) {
@@ -334,6 +334,41 @@ fn root_sets_owners_and_setuid_bits_on_request() {
         assert_eq!(owners("set-user-ID"), (54_321, 54_322, 0o4755));
     }
     assert_same_contents(&src, &dst);
+}
+
+/// Runs `work` as a user without privileges who owns everything in the directory.
+fn unprivileged(dir: &Path, work: impl FnOnce() + Send) {
+    if !rustix::process::geteuid().is_root() {
+        return work();
+    }
+    for path in names_below(dir).iter().map(PathBuf::as_path).chain([dir]) {
+        std::os::unix::fs::lchown(path, Some(54_321), Some(54_321)).unwrap();
+    }
+    let user = rustix::process::Uid::from_raw(54_321);
+    let thread = || {
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        work();
+    };
+    std::thread::scope(|scope| scope.spawn(thread).join()).unwrap();
+}
+
+#[test]
+fn kept_files_and_directories_that_cannot_be_read_are_corrected() {
+    let (dir, src, dst) = places();
+    fs::create_dir(src.join("d")).unwrap();
+    for name in ["f", "d/f"] {
+        fs::write(src.join(name), "contents").unwrap();
+    }
+    unprivileged(dir.path(), || {
+        preserving(&src, &dst, Preserve::default());
+        fs::write(src.join("d/new"), "new").unwrap();
+        set_mtime(&src.join("d"), 1_000_000_000, 5);
+        set_mode(&dst.join("f"), 0);
+        set_mode(&dst.join("d"), 0o300);
+        let report = preserving(&src, &dst, Preserve::default());
+        assert_eq!((report.files, report.kept, report.notes.count), (1, 2, 0));
+        assert_same_contents(&src, &dst);
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::fault::{IoFault, show};
 use crate::identity::{FileId, ancestors};
-use crate::receive::metadata::{same_time, set_on_link};
+use crate::receive::metadata::{same_time, set_on_path};
 use crate::receive::place::files::{collision, has_one_name};
 use crate::receive::place::{DirEntry, Place};
 use crate::storage::{
@@ -159,7 +159,7 @@ impl Place {
             apply(link.as_fd());
             if !same_time(&stat, mtime) {
                 // Fails if another user owns the link, whose target is right nevertheless.
-                let _ = set_on_link(&link, mtime);
+                let _ = set_on_path(&link, mtime);
             }
             return Ok((LinkOutcome::Existed, dirent.directory));
         }
@@ -170,7 +170,7 @@ impl Place {
             let link = open_link(&dirent.directory, name.as_bytes())?;
             self.installed.add(FileId::of(&fstat(&link)?));
             apply(link.as_fd());
-            set_on_link(&link, mtime)
+            set_on_path(&link, mtime)
         });
         made.map_err(dirent.fail("create the link"))?;
         Ok((LinkOutcome::Name, dirent.directory))
