@@ -26,20 +26,22 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// syncs its data before it ends, some ten milliseconds after its sender.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Journals of earlier jobs in a directory.
+/// Journals of earlier jobs in a directory. One is only locked when this job needs something of it, so that
+/// other jobs can resume theirs.
 pub(crate) struct Leftovers {
     directory: OwnedFd,
-    /// Newest last.
+    /// Those in use, newest last.
     journals: Vec<Leftover>,
     /// Claims by path, each the index of a journal and a number in it; the last one is handed out next.
     by_path: HashMap<Vec<u8>, Vec<(usize, u32)>>,
     skipped: Vec<(u32, SkipReason)>,
-    running: Vec<Leftover>,
+    /// Those of running jobs and those not in use, newest last.
+    others: Vec<Leftover>,
     started: Instant,
     lock_mode: LockMode,
 }
 
-/// What happens to the lock of a journal after reading.
+/// What happens to the lock of a journal that is used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockMode {
     /// This job keeps it.
@@ -65,21 +67,20 @@ pub(crate) struct Claim {
 }
 
 impl Leftovers {
-    /// Takes over or inspects the journals of earlier jobs in a directory. `None` if it cannot be read.
+    /// Reads the journals of earlier jobs in a directory. `None` if it cannot be read.
     pub(crate) fn find(directory: BorrowedFd<'_>, lock_mode: LockMode) -> Option<Self> {
         let mut found = Self {
             directory: open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY).ok()?,
             journals: Vec::new(),
             by_path: HashMap::new(),
             skipped: Vec::new(),
-            running: Vec::new(),
+            others: Vec::new(),
             started: Instant::now(),
             lock_mode,
         };
         for id in newest(&found.directory, MAX_JOURNALS).into_iter().rev() {
-            match Leftover::open(found.directory.as_fd(), id, lock_mode) {
-                Ok(leftover) if leftover.is_running => found.running.push(leftover),
-                Ok(leftover) => found.add(leftover),
+            match Leftover::open(found.directory.as_fd(), id, LockMode::Release) {
+                Ok(leftover) => found.others.push(leftover),
                 Err(why) => found.skipped.push((id, why)),
             }
         }
@@ -96,15 +97,15 @@ impl Leftovers {
         self.journals.push(leftover);
     }
 
-    /// Waits for running jobs that write this job's files, and takes over their journals if they end in time.
-    fn wait_for(&mut self, is_ours: impl Fn(&Leftover) -> bool) {
-        while let Some(at) = self.running.iter().position(&is_ours) {
-            match Leftover::open(self.directory.as_fd(), self.running[at].id, self.lock_mode) {
+    /// Takes over the journals that are of use to this job. Waits some time for running jobs.
+    fn take_over(&mut self, is_ours: impl Fn(&Leftover) -> bool) {
+        while let Some(at) = self.others.iter().position(&is_ours) {
+            match Leftover::open(self.directory.as_fd(), self.others[at].id, self.lock_mode) {
                 Ok(leftover) if leftover.is_running && self.started.elapsed() < ENDING_TIMEOUT => {
                     std::thread::sleep(LOCK_PAUSE);
                 }
                 ended => {
-                    self.running.remove(at);
+                    self.others.remove(at);
                     if let Some(leftover) = ended.ok().filter(|leftover| !leftover.is_running) {
                         self.add(leftover);
                     }
@@ -114,24 +115,24 @@ impl Leftovers {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.log.state.made.is_none())
+        let ended = self.others.iter().filter(|leftover| !leftover.is_running);
+        self.by_path.is_empty() && !self.journals.iter().chain(ended).any(Leftover::has_records)
     }
 
     /// Whether there is nothing to resume, now or after a running job at `path` has ended.
     pub(crate) fn is_empty_at(&self, path: &[u8]) -> bool {
-        self.is_empty() && !self.running.iter().any(|job| job.has_made(path) || job.is_at(path))
+        self.is_empty() && !self.others.iter().any(|job| job.has_made(path) || job.is_at(path))
     }
 
     /// Returns the source for which an interrupted or running job created the directory `name`.
     pub(crate) fn made_for(&self, name: &[u8]) -> Option<Vec<u8>> {
-        let made =
-            self.journals.iter().rev().chain(&self.running).filter_map(|job| job.log.state.made.as_ref());
+        let made = self.others.iter().rev().filter_map(|job| job.log.state.made.as_ref());
         made.filter(|made| made.name == name).map(|made| made.source.clone()).next()
     }
 
     /// Takes over the directory `name` for this job.
     pub(crate) fn adopt_directory(&mut self, name: &[u8]) {
-        self.wait_for(|job| job.has_made(name));
+        self.take_over(|job| job.has_made(name));
         for leftover in self.journals.iter_mut().filter(|leftover| leftover.has_made(name)) {
             leftover.log.state.made = None;
             // Without this record, the directory stands for that source once more at most.
@@ -147,7 +148,7 @@ impl Leftovers {
 
     #[cfg(test)]
     pub(crate) fn is_waiting_for(&self, id: u32) -> bool {
-        self.running.iter().any(|job| job.id == id)
+        self.others.iter().any(|job| job.is_running && job.id == id)
     }
 
     #[cfg(test)]
@@ -165,7 +166,7 @@ impl Leftovers {
 
     /// Returns a claim on a file, the newest first. Each is handed out once, if its temporary file exists.
     pub(crate) fn take(&mut self, path: &[u8]) -> Option<Claim> {
-        self.wait_for(|job| job.is_at(path));
+        self.take_over(|job| job.is_at(path));
         while let Some((journal, number)) = self.by_path.get_mut(path)?.pop() {
             let leftover = &self.journals[journal];
             let Some(record) = leftover.log.state.files.get(&number) else { continue };
@@ -184,7 +185,7 @@ impl Leftovers {
     }
 
     pub(crate) fn discard_all(&mut self, path: &[u8]) {
-        self.wait_for(|job| job.is_at(path));
+        self.take_over(|job| job.is_at(path));
         for (journal, number) in self.by_path.remove(path).unwrap_or_default() {
             self.remove_part(path, journal, number);
         }
@@ -203,11 +204,17 @@ impl Leftovers {
     }
 
     /// Removes useless journals with their temporary files. The others are unlocked and kept.
-    pub(crate) fn finish(self) {
+    pub(crate) fn finish(mut self) {
+        let directory = self.directory.as_fd();
+        for useless in self.others.iter().filter(|other| !other.is_running && !other.is_usable(directory)) {
+            // It may have changed since.
+            let locked = Leftover::open(directory, useless.id, LockMode::Keep);
+            self.journals.extend(locked.ok().filter(|leftover| !leftover.is_running));
+        }
         for leftover in self.journals {
-            if !leftover.is_usable(self.directory.as_fd()) {
+            if !leftover.is_usable(directory) {
                 // What cannot be removed now is left to the next job or `haul clean`.
-                let _ = leftover.remove(self.directory.as_fd());
+                let _ = leftover.remove(directory);
             }
         }
     }
@@ -243,6 +250,11 @@ impl Leftover {
 
     fn is_at(&self, path: &[u8]) -> bool {
         self.log.state.files.values().any(|record| record.identity.path == path)
+    }
+
+    fn has_records(&self) -> bool {
+        let state = &self.log.state;
+        state.made.is_some() || state.files.values().any(|noted| !noted.written.is_empty())
     }
 
     fn file_removed(&mut self, number: u32) {

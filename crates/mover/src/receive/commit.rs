@@ -493,11 +493,13 @@ impl Shared {
             Ok(metadata_failures) => self.note(b".", metadata_failures),
             // The destination may belong to another user, and keeps its metadata then.
             Err(Errno::PERM | Errno::ACCESS) => {}
-            Err(errno) => {
-                let why = std::io::Error::from(errno);
-                self.note(b".", vec![format!("the permissions cannot be set: {why}")]);
-            }
+            Err(errno) => self.note_permissions(b".", errno),
         }
+    }
+
+    fn note_permissions(&self, path: &[u8], errno: Errno) {
+        let why = std::io::Error::from(errno);
+        self.note(path, vec![format!("the permissions cannot be set: {why}")]);
     }
 
     pub(crate) fn metadata_of(&self, entry: u32) -> Metadata {
@@ -528,9 +530,12 @@ impl Shared {
         } else {
             self.metadata.apply(fd, &expected)
         };
-        // Fails if another user owns the file, whose contents are right nevertheless.
-        let Ok(metadata_failures) = applied else { return };
-        self.note(path, metadata_failures);
+        match applied {
+            Ok(metadata_failures) => self.note(path, metadata_failures),
+            // Another user owns the file, whose contents are right nevertheless.
+            Err(Errno::PERM) => return,
+            Err(errno) => return self.note_permissions(path, errno),
+        }
         if is_reported {
             // A broken connection ends the job elsewhere.
             let _ = self.report_item(path, Action::Adjust);
@@ -555,11 +560,11 @@ impl Shared {
 
     pub(crate) fn metadata_action(&self, entry: u32, path: &[u8], existing: &Stat) -> Action {
         let expected = self.metadata_of(entry);
-        let would_change = |file: File| self.metadata.would_change(file.as_fd(), &expected);
+        let would_change = |(file, _): (File, Stat)| self.metadata.would_change(file.as_fd(), &expected);
         let is_equal = self.has_time(existing, &expected)
             && match expected.extras {
                 None => has_mode(existing, expected.attributes.mode),
-                Some(_) => !self.place.open_final(path).is_some_and(would_change),
+                Some(_) => !self.place.open_found(path, existing).is_some_and(would_change),
             };
         if is_equal { Action::Keep } else { Action::Adjust }
     }

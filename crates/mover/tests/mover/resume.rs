@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use haul_mover::{
-    MoveReport, ReceiveJob, ReceiveOptions, Root, SendLimits, receive_files, send_files,
+    JournalState, MoveReport, ReceiveJob, ReceiveOptions, Root, SendLimits, find_journals, receive_files,
+    send_files,
 };
 use haul_wire::control::{Equal, Fault, FaultCode, Layout, Leftovers, Newer, ReceivePolicy};
 
@@ -212,6 +213,21 @@ fn leftovers_of_other_files_are_kept() {
 fn waiting(dst: &Path) -> (Arc<Link>, ReceiveJob) {
     let (link, peer) = link_pair();
     (link, receive_files(&bytes(dst), &Root::Anywhere, Layout::Into, peer, options()).unwrap())
+}
+
+#[test]
+fn a_running_job_with_other_files_takes_no_leftovers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("big", 8 * MIB)]);
+    interrupt(&src, &dst, 5 * MIB);
+    let (link, other) = waiting(&dst);
+    let state = || find_journals(&dst).unwrap().into_iter().map(|journal| journal.state).collect::<Vec<_>>();
+    assert_eq!(state(), [JournalState::LeftOver]);
+    assert!(again(&src, &dst).0.resumed_bytes > 0);
+    assert_eq!(names_below(&dst), [dst.join("big")]);
+    drop(link);
+    assert!(other.handle.join().is_err());
+    assert_eq!(names_below(&dst), [dst.join("big")]);
 }
 
 /// Otherwise a killed job would leave other ones.
