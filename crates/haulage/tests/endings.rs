@@ -25,8 +25,8 @@ use haul_testing::send_until_full;
 use haul_wire::control::Request;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 use haulage::{
-    ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, Listener, Options, SendOptions, WaitError,
-    preset,
+    ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, LawChange, Listener, Options, Rate,
+    SendOptions, WaitError, preset,
 };
 use relay::relay;
 
@@ -272,7 +272,8 @@ fn a_waker_may_use_and_drop_its_stream() {
     sending.write_all(&[7; 1_000]).unwrap();
     assert!(pin!(sending.finish()).poll(&mut task).is_pending());
     *works.work.lock().unwrap() = Some(Box::new(move || {
-        sending.set_law(&[("rate", "50Mbit")]).unwrap();
+        let rate = LawChange::of(sending.law().unwrap(), |law| law.rate = Rate::from_mbps(50));
+        sending.set_law(&rate).unwrap();
         drop(sending);
     }));
     // The object is complete once this is received.

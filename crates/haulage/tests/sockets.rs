@@ -510,7 +510,7 @@ fn a_reader_requests_another_law_and_the_writer_decides() {
             let long = LawChange::of(&before, |law| law.switch = " ".repeat(9_000));
             assert!(matches!(requests.request(&long).unwrap_err(), LawRequestError::TooLong));
             let wrong = LawChange::of(&before, |law| law.switch = "x".to_owned());
-            assert!(requests.ask(&controller("reno").and(wrong)).is_err());
+            assert!(requests.request(&controller("reno").and(wrong)).is_err());
             assert_eq!(requests.law(), Some(&before));
             requests.request(&controller("reno")).unwrap();
             assert!(requests_reno(requests.law()));

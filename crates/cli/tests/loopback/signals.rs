@@ -144,11 +144,11 @@ fn an_interrupted_stream_is_not_reported_as_resumable() {
         let copy = Copy::of(&[], |source, server| {
             if from_stdin { [stdio.clone(), server.at("copy")] } else { [source, stdio.clone()] }
         });
-        copy.tell(Signal::INT);
+        copy.send_signal(Signal::INT);
         let output = copy.output().0;
         exits(&output, 130);
-        let said = lossy(&output.stderr);
-        assert!(said.contains(hint) && !said.contains("Run it again"), "{said}");
+        let stderr = lossy(&output.stderr);
+        assert!(stderr.contains(hint) && !stderr.contains("Run it again"), "{stderr}");
     }
 }
 

@@ -254,7 +254,7 @@ impl Leftover {
 
     fn has_records(&self) -> bool {
         let state = &self.log.state;
-        state.made.is_some() || state.files.values().any(|noted| !noted.written.is_empty())
+        state.made.is_some() || state.files.values().any(|record| !record.written.is_empty())
     }
 
     fn file_removed(&mut self, number: u32) {

@@ -43,12 +43,18 @@ pub(crate) fn set_mode(fd: impl AsFd, expected: u32, granted: u32) -> Result<(),
 }
 
 pub(crate) fn correct_time(fd: impl AsFd, expected: Mtime) -> Result<(), Errno> {
-    if Mtime::of(&fstat(&fd)?) == expected { Ok(()) } else { futimens(fd, &modified_at(expected)) }
+    if Mtime::of(&fstat(&fd)?) == expected {
+        return Ok(());
+    }
+    match futimens(&fd, &modified_at(expected)) {
+        Err(Errno::BADF) => set_on_path(fd, expected),
+        done => done,
+    }
 }
 
-/// Sets the modification time of a symbolic link opened with `O_PATH`. Links have no permissions.
-pub(crate) fn set_on_link(link: impl AsFd, expected: Mtime) -> Result<(), Errno> {
-    match utimensat(link, "", &modified_at(expected), AtFlags::EMPTY_PATH) {
+/// Sets the modification time of a file or link opened with `O_PATH`. Links have no permissions.
+pub(crate) fn set_on_path(path: impl AsFd, expected: Mtime) -> Result<(), Errno> {
+    match utimensat(path, "", &modified_at(expected), AtFlags::EMPTY_PATH) {
         // Some file systems store no times of links, and kernels before 5.8 accept only a name.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
         done => done,

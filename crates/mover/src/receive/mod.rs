@@ -23,8 +23,8 @@ use haul_wire::control::{Destination, Fault, Layout, RunMode};
 
 pub(crate) use commit::commit_only;
 pub(crate) use ledger::FilePiece;
+pub(crate) use metadata::{FILE_BITS, mode_of};
 pub use options::{Expectations, ReceiveOptions};
-pub(crate) use place::attributes::{FILE_BITS, mode_of};
 pub(crate) use place::base::{Base, open_base, umask};
 pub use place::space::MinFree;
 pub(crate) use place::space::NoSpace;

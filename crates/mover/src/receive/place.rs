@@ -107,8 +107,8 @@ impl Place {
         self.dir_entry(path).ok()?.open(OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from)
     }
 
-    /// Opens the existing file at an entry's path if it is still the file that `existing` describes, with `O_PATH`
-    /// if it cannot be read.
+    /// Opens the existing file at an entry's path if it is still the file that `existing` describes, with
+    /// `O_PATH` if it cannot be read.
     pub(crate) fn open_found(&self, path: &[u8], existing: &Stat) -> Option<(File, Stat)> {
         let dirent = self.dir_entry(path).ok()?;
         let opened = match dirent.open(OFlags::RDONLY | OFlags::NONBLOCK) {

@@ -223,7 +223,7 @@ fn a_running_job_with_other_files_takes_no_leftovers() {
     let (link, other) = waiting(&dst);
     let state = || find_journals(&dst).unwrap().into_iter().map(|journal| journal.state).collect::<Vec<_>>();
     assert_eq!(state(), [JournalState::LeftOver]);
-    assert!(again(&src, &dst).0.resumed_bytes > 0);
+    assert!(copy_again(&src, &dst).0.resumed_bytes > 0);
     assert_eq!(names_below(&dst), [dst.join("big")]);
     drop(link);
     assert!(other.handle.join().is_err());

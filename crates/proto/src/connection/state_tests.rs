@@ -15,7 +15,7 @@ fn ends() -> [(ConnectionState<Failure>, Keys); 2] {
 }
 
 /// As `ends`, with these micro-protocols too.
-fn ends_with(parts: &[&str]) -> [(ConnectionState<Failure>, Keys); 2] {
+fn ends_with(parts: &[&'static str]) -> [(ConnectionState<Failure>, Keys); 2] {
     let recipe = Recipe::new("test").with("fixed_size").with("transport_driver").with("seal");
     let recipe = parts.iter().fold(recipe, |recipe, part| recipe.with(*part));
     let cipher = Cipher::Aes128Gcm;
@@ -128,7 +128,8 @@ fn unreliable_messages_after_a_gap_are_delivered_when_the_peer_closes() {
                 server.on_packets(Time::ZERO, &keys, &KEY, &mut received, (from, Header::Absent));
             }
         }
-        let close = client_keys.frames().frame(ControlFrameKind::Close, CloseReason::Graceful as u32, BARE);
+        let close =
+            client_keys.frames().frame(ControlFrameKind::Close, CloseReason::Graceful as u32, BARE_FRAME_LEN);
         server.on_frame(Time::ZERO, &keys, &KEY, &ControlFrame::parse(&close).unwrap(), from).unwrap();
         let got: Vec<u64> = std::iter::from_fn(|| server.stack.recv()).map(|(id, _)| id).collect();
         assert!(got == expected && server.lifecycle.is_ended(), "{got:?}");

@@ -178,7 +178,8 @@ fn a_proposal_that_crosses_an_undo_is_refused() {
     hear(&mut pair.a, pair.now, &asked);
     assert_eq!(said(&mut pair.a, pair.now).len(), 1, "DONE, which is lost");
     pair.outage(SECOND * 31);
-    assert_eq!((pair.a.recipe().get("knob", "at"), pair.b.recipe().get("knob", "at")), (Some("1"), None));
+    let positions = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.recipe().text("knob", "at"));
+    assert_eq!(positions(&pair), [Some("1".to_owned()), None]);
     pair.a.reconfigure(pair.now, &at(1).with("extra")).unwrap();
     pair.exchange(SECOND * 20);
     let at_a = events(&mut pair.a);
@@ -186,7 +187,7 @@ fn a_proposal_that_crosses_an_undo_is_refused() {
         panic!("its own change comes between the peer's and the undo: {at_a:?}")
     };
     assert!(is_refused(refused));
-    assert_eq!((pair.a.recipe().get("knob", "at"), pair.b.recipe().get("knob", "at")), (None, None));
+    assert_eq!(positions(&pair), [None, None]);
     pair.assert_at_rest();
     pair.a.reconfigure(pair.now, &recipe().with("extra")).unwrap();
     pair.exchange(SECOND);

@@ -44,23 +44,23 @@ pub(crate) struct HardLink<'p> {
 }
 
 impl HardLink<'_> {
-    /// Returns why the existing file stays, if it does. `file`: the file at `target`. Fails if that was kept
+    /// Returns why the existing file is kept, if it is. `file`: the file at `target`. Fails if that was kept
     /// because it is newer: it is another file then.
     fn kept(&self, dirent: &DirEntry<'_>, file: Option<&Stat>) -> Result<Option<LinkOutcome>, IoFault> {
         let is_newer = |stat: &Stat| self.policy.newer == Newer::Keep && Mtime::of(stat) > self.mtime;
         let existing = dirent.stat().ok().filter(|stat| kind_of(stat) == FileType::RegularFile);
-        let is_equal = |found: &Stat| {
+        let is_equal = |existing: &Stat| {
             self.policy.equal == Equal::SizeAndTime
-                && found.st_size as u64 == self.size
-                && same_time(found, self.mtime)
+                && existing.st_size as u64 == self.size
+                && same_time(existing, self.mtime)
         };
         match &existing {
-            Some(found) if file.is_some_and(|file| FileId::of(file) == FileId::of(found)) => {
+            Some(existing) if file.is_some_and(|file| FileId::of(file) == FileId::of(existing)) => {
                 Ok(Some(LinkOutcome::Existed))
             }
-            Some(found) if is_newer(found) => Ok(Some(LinkOutcome::KeptNewer)),
+            Some(existing) if is_newer(existing) => Ok(Some(LinkOutcome::KeptNewer)),
             _ if !(self.is_kept && file.is_some_and(is_newer)) => Ok(None),
-            Some(found) if is_equal(found) => Ok(Some(LinkOutcome::KeptEqual)),
+            Some(existing) if is_equal(existing) => Ok(Some(LinkOutcome::KeptEqual)),
             _ => {
                 let what = format!("is a hard link to `{}`, which is newer and was kept", show(self.target));
                 let hint = "--no-hard-links copies it as a separate file";

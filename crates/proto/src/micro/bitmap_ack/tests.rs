@@ -72,16 +72,17 @@ fn in_round_mode_gaps_are_reported_only_on_request() {
 #[test]
 fn losses_at_the_start_of_a_round_of_hours_are_repaired() {
     let mut recipe = object_recipe("10kbit").with("liveness");
-    recipe.set("bitmap_ack.when", "round").unwrap();
-    recipe.set("retransmit.probe", "false").unwrap();
-    recipe.set("retransmit.window", "1000000").unwrap();
+    let registry = crate::micro::registry();
+    registry.set(&mut recipe, "bitmap_ack.when", "round").unwrap();
+    registry.set(&mut recipe, "retransmit.probe", "false").unwrap();
+    registry.set(&mut recipe, "retransmit.window", "1000000").unwrap();
     for minutes in [40, 80] {
         let (mut pair, came) = Pair::of_object(&recipe, minutes * 60 * 1_250);
         pair.exchange(T0, &mut Path::default());
         pair.run_until(at(5_000), &mut Path::default());
         pair.run_until(at(10_000), &mut Path { cut: [true, false], ..Path::default() });
         pair.run_until(at(3 * 3_600_000), &mut Path::default());
-        assert_eq!(came.lock().unwrap().whole, Some(minutes * 60 * 1_250));
+        assert_eq!(came.lock().unwrap().complete_len, Some(minutes * 60 * 1_250));
         let silent = events(&mut pair.a).into_iter().any(|event| matches!(event, StackEvent::Silent(_)));
         assert!(!silent && stats::<KeepObjectStats>(&pair.a).resent > 2);
     }

@@ -77,7 +77,7 @@ fn build(parameters: &Part, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>,
     Ok(Box::new(object(parameters, setup)?))
 }
 
-fn object(parameters: &Parameters, setup: &Setup) -> Result<Object, String> {
+fn object(parameters: &Part, setup: &Setup) -> Result<Object, String> {
     let ObjectConfig { chunk, disk, first_limit, gaps } = parameters.read();
     let sender = ObjectSender::new(chunk.0, first_limit.0);
     let receiver = ObjectReceiver::new(gaps);
@@ -187,7 +187,7 @@ mod tests {
     fn send_parts(pair: &mut Pair, segments: impl Iterator<Item = u64>) -> (u64, u64) {
         for (pn, seq) in (1..).zip(segments) {
             let mut body = vec![byte_at(5); PART_BODY_LEN + 1];
-            PartBody { seq, offset: 5, timestamp: 0, skip: 0, whole: 1, fin: false }.write(&mut body);
+            PartBody { seq, offset: 5, timestamp: 0, skip: 0, total_len: 1, fin: false }.write(&mut body);
             let mut packet = control_packet(DATA_PART, pn, &body);
             let len = packet.len();
             receive(&mut pair.b, T0, &mut packet, len);
@@ -222,7 +222,7 @@ mod tests {
         let mut path = Path { lose: Some(&mut lose), ..Path::default() };
         pair.exchange(T0, &mut path);
         pair.run_until(T0 + Span::from_secs(60), &mut path);
-        assert_eq!((came.lock().unwrap().whole, pair.b.stats().violations), (Some(1_000_000), 0));
+        assert_eq!((came.lock().unwrap().complete_len, pair.b.stats().violations), (Some(1_000_000), 0));
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
         let (mut pair, received) = Pair::of_object(&recipe, 10_000);
         let change = |key: &str, value: &str| {
             let mut changed = recipe.clone();
-            crate::micro::registry().set(&mut changed, key, value).unwrap();
+            registry().set(&mut changed, key, value).unwrap();
             changed
         };
         let refused = pair.a.reconfigure(T0, &change("object.gaps", "free")).unwrap_err().to_string();
@@ -250,7 +250,7 @@ mod tests {
         ) {
             let mut recipe = object_recipe("100Gbit");
             // The sender ignores the receiver's limit.
-            crate::micro::registry().set(&mut recipe, "object.first_limit", "1GB").unwrap();
+            registry().set(&mut recipe, "object.first_limit", "1GB").unwrap();
             let (mut pair, received) = Pair::of_object_up_to(&recipe, len, limit);
             let mut lose = |packet: usize| packet == lost;
             pair.exchange(T0, &mut Path { reverse, lose: Some(&mut lose), ..Path::default() });

@@ -49,7 +49,7 @@ impl Parts {
     /// one.
     pub(super) fn has_room(&self, seq: u64, range: &Range<u64>) -> bool {
         let adjoins =
-            |open: &PartialPacket| open.have.intersects(range.start.saturating_sub(1)..range.end + 1);
+            |open: &PartialPacket| open.received.intersects(range.start.saturating_sub(1)..range.end + 1);
         self.ranges < self.most || self.open.get(&seq).is_some_and(adjoins)
     }
 
@@ -67,9 +67,9 @@ impl Parts {
             return None;
         }
         let fresh = gaps(&open.received, range.clone());
-        self.ranges -= open.have.len();
+        self.ranges -= open.received.len();
         open.received.insert(range);
-        self.ranges += open.have.len();
+        self.ranges += open.received.len();
         Some(fresh)
     }
 
@@ -91,7 +91,7 @@ impl Parts {
 
     fn remove(&mut self, seq: u64) -> Option<PartialPacket> {
         let open = self.open.remove(&seq)?;
-        self.ranges -= open.have.len();
+        self.ranges -= open.received.len();
         Some(open)
     }
 }
@@ -145,7 +145,7 @@ mod tests {
         for at in (1..200).step_by(2) {
             for seq in 0..3 {
                 if parts.has_room(seq, &(at..at + 1)) {
-                    parts.insert(seq, WHOLE, at..at + 1).unwrap();
+                    parts.insert(seq, EXTENT, at..at + 1).unwrap();
                     accepted.push((seq, at));
                 }
             }
@@ -154,11 +154,11 @@ mod tests {
         assert!(!parts.has_room(3, &(0..10)) && !parts.has_room(1, &(150..151)));
         for (seq, at) in accepted {
             assert!(parts.has_room(seq, &(at - 1..at)));
-            parts.insert(seq, WHOLE, at - 1..at).unwrap();
+            parts.insert(seq, EXTENT, at - 1..at).unwrap();
         }
         assert_eq!(parts.ranges, 3);
         for seq in 0..3 {
-            parts.take_missing(seq, WHOLE).unwrap();
+            parts.take_missing(seq, EXTENT).unwrap();
         }
         assert_eq!(parts.ranges, 0);
     }

@@ -281,7 +281,6 @@ impl RetransmitBuffer {
             self.arrived(first + bit, ack, scoreboard, context);
         }
         let Some(boundary) = ack.loss else { return };
-        let is_passed = |slot: &Slot| boundary.is_passed(slot.pn, slot.sent.as_wrapped_micros());
         for bit in bits(known & !received) {
             let is_passed = |slot: &Slot| boundary.is_passed(slot.pn, slot.sent.as_wrapped_micros());
             let lost = scoreboard.get(first + bit).is_some_and(is_passed);
