@@ -187,24 +187,26 @@ impl fmt::Debug for Bytes {
     }
 }
 
-fn split(text: &str, examples: &'static str) -> Result<(f64, String), UnitError> {
+fn split<'t>(text: &'t str, examples: &'static str) -> Result<(&'t str, String), UnitError> {
     let text = text.trim();
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
-    let value: f64 = number.parse().map_err(|_| UnitError::NoNumber(text.to_owned(), examples))?;
+    number.parse::<f64>().map_err(|_| UnitError::NoNumber(text.to_owned(), examples))?;
     if unit.trim().is_empty() {
         return Err(UnitError::NoUnit(text.to_owned(), examples));
     }
-    Ok((value, unit.trim().to_ascii_lowercase()))
+    Ok((number, unit.trim().to_ascii_lowercase()))
 }
 
-fn scaled(text: &str, value: f64, factor: f64) -> Result<u64, UnitError> {
-    let scaled = value * factor;
-    if scaled.is_finite() && scaled < u64::MAX as f64 {
-        Ok(scaled.round() as u64)
+/// Returns `number`, whole or not, times `factor`. Whole numbers are exact.
+fn scaled(text: &str, number: &str, factor: u64) -> Result<u64, UnitError> {
+    let scaled = if let Ok(whole) = number.parse::<u64>() {
+        whole.checked_mul(factor)
     } else {
-        Err(UnitError::OutOfRange(text.to_owned(), "it must fit in 64 bits"))
-    }
+        let scaled = number.parse::<f64>().map_or(f64::NAN, |value| value * factor as f64);
+        (scaled < u64::MAX as f64).then_some(scaled.round() as u64)
+    };
+    scaled.ok_or_else(|| UnitError::OutOfRange(text.to_owned(), "it must fit in 64 bits"))
 }
 
 impl FromStr for Rate {
@@ -215,17 +217,17 @@ impl FromStr for Rate {
         if text.trim().parse() == Ok(0.0) {
             return Err(UnitError::OutOfRange(text.to_owned(), NO_RATE));
         }
-        let (value, unit) = split(text, RATE_EXAMPLES)?;
+        let (number, unit) = split(text, RATE_EXAMPLES)?;
         let unit = unit.trim_end_matches("/s").trim_end_matches("ps");
         let factor = match unit {
-            "bit" => 1.0,
-            "kbit" => 1e3,
-            "mbit" => 1e6,
-            "gbit" => 1e9,
-            "tbit" => 1e12,
+            "bit" => 1,
+            "kbit" => 1_000,
+            "mbit" => 1_000_000,
+            "gbit" => 1_000_000_000,
+            "tbit" => 1_000_000_000_000,
             _ => return Err(UnitError::UnknownUnit(text.to_owned(), RATE_EXAMPLES)),
         };
-        match scaled(text, value, factor)? {
+        match scaled(text, number, factor)? {
             0 => Err(UnitError::OutOfRange(text.to_owned(), NO_RATE)),
             bps => Ok(Self(bps)),
         }
@@ -236,20 +238,20 @@ impl FromStr for Bytes {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        let (value, unit) = split(text, SIZE_EXAMPLES)?;
+        let (number, unit) = split(text, SIZE_EXAMPLES)?;
         let factor = match unit.as_str() {
-            "b" => 1.0,
-            "kb" => 1e3,
-            "mb" => 1e6,
-            "gb" => 1e9,
-            "tb" => 1e12,
-            "kib" => 1024.0,
-            "mib" => 1024.0 * 1024.0,
-            "gib" => 1024.0 * 1024.0 * 1024.0,
-            "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+            "b" => 1,
+            "kb" => 1_000,
+            "mb" => 1_000_000,
+            "gb" => 1_000_000_000,
+            "tb" => 1_000_000_000_000,
+            "kib" => 1 << 10,
+            "mib" => 1 << 20,
+            "gib" => 1 << 30,
+            "tib" => 1 << 40,
             _ => return Err(UnitError::UnknownUnit(text.to_owned(), SIZE_EXAMPLES)),
         };
-        scaled(text, value, factor).map(Self)
+        scaled(text, number, factor).map(Self)
     }
 }
 
@@ -257,18 +259,18 @@ impl FromStr for Span {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        let (value, unit) = split(text, SPAN_EXAMPLES)?;
+        let (number, unit) = split(text, SPAN_EXAMPLES)?;
         let factor = match unit.as_str() {
-            "ns" => 1.0,
-            "us" => 1e3,
-            "ms" => 1e6,
-            "s" => 1e9,
-            "m" | "min" => 60e9,
-            "h" => 3_600e9,
-            "d" => 86_400e9,
+            "ns" => 1,
+            "us" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" | "min" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            "d" => 86_400_000_000_000,
             _ => return Err(UnitError::UnknownUnit(text.to_owned(), SPAN_EXAMPLES)),
         };
-        scaled(text, value, factor).map(Self::from_nanos)
+        scaled(text, number, factor).map(Self::from_nanos)
     }
 }
 
@@ -318,6 +320,14 @@ mod tests {
             let _ = text.parse::<Rate>();
             let _ = text.parse::<Bytes>();
             let _ = text.parse::<Span>();
+        }
+
+        #[test]
+        fn exact_texts_parse_to_the_same_value(number: u64) {
+            prop_assert_eq!(Bytes(number).exact().parse(), Ok(Bytes(number)));
+            prop_assert_eq!(Span::from_nanos(number).exact().parse(), Ok(Span::from_nanos(number)));
+            let rate = Rate::from_bps(number.max(1));
+            prop_assert_eq!(rate.exact().parse(), Ok(rate));
         }
 
         #[test]

@@ -174,7 +174,9 @@ impl Registry {
     ) -> Result<Arc<CompiledStack>, RecipeError> {
         let parts = self.parts_of(recipe)?;
         let compiled = CompiledStack::new(recipe.clone(), self.clone(), parts, tag_len)?;
-        compiled.parts.iter().try_for_each(|(registration, part)| registration.compare(part, recipe))?;
+        let parts = compiled.parts.iter().map(|(_, part)| part.clone()).collect();
+        let complete = Recipe { parts, ..recipe.clone() };
+        compiled.parts.iter().try_for_each(|(registration, part)| registration.compare(part, &complete))?;
         let header = compiled.layout().data_overhead();
         if header + SMALLEST_PAYLOAD > SMALLEST_DATAGRAM {
             return Err(RecipeError::Headers { header, datagram: SMALLEST_DATAGRAM });

@@ -84,6 +84,8 @@ impl Registry {
             let specs = registration.specs(&part);
             part.parse(&specs, key, &written).map_err(|error| in_line(Some(key.as_str()), error))?;
         }
+        // In the order of the text: both ends compare recipes in order.
+        part.parameters.sort_by_key(|(name, _)| table.keys().position(|key| key == name));
         Ok(part)
     }
 

@@ -273,6 +273,10 @@ mod tests {
             set(name, value)(&mut wanted);
             assert_eq!(answered(&asked, set(name, value)), Ok(wanted), "{name}");
         }
+        // Its law has parameters of its own.
+        let classifier = shipped("fobs-classifier");
+        let limited = answered(&classifier, set("rate_control.rate", "1Gbit")).unwrap();
+        assert_eq!(ceiling(&limited), Some(Rate::from_mbps(1_000)));
         let other_law = |recipe: &mut Recipe| {
             let reno = RateControlConfig { controller: "reno".to_owned(), ..RateControlConfig::default() };
             let law = Recipe::new("").with(reno);

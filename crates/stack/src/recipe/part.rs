@@ -58,9 +58,12 @@ impl Part {
             kind.check(value).map_err(wrong)?;
         }
         let value = |spec: &ParameterSpec| {
-            (spec.name, self.get(spec.name).cloned().unwrap_or_else(|| spec.default_value()))
+            let default = || spec.kind.parse(spec.default);
+            let value = self.get(spec.name).cloned().map_or_else(default, Ok);
+            let wrong = |allowed| self.wrong(spec.name, spec.default, allowed);
+            value.map(|value| (spec.name, value)).map_err(wrong)
         };
-        Ok(Self { name: self.name, parameters: specs.iter().map(value).collect() })
+        Ok(Self { name: self.name, parameters: specs.iter().map(value).collect::<Result<_, _>>()? })
     }
 
     fn spec<'s>(
