@@ -297,6 +297,11 @@ impl Preset {
         let table: Table =
             self.text.parse().map_err(|error| self.problem(&toml_problem(&self.text, &error)))?;
         if table.values().any(Value::is_table) {
+            // Without its law, the law's parameters would be reported as unknown.
+            let law_name = table.get("rate_control").and_then(|part| part.get("controller")?.as_str());
+            if let Some(name) = law_name.filter(|name| law(name).is_err()) {
+                settings.set(&origin, "controller", name)?;
+            }
             let recipe = haulage::registry().parse(&self.text);
             let recipe = recipe.map_err(|e| fault::usage(format!("{origin}: {e}"), RECIPES))?;
             settings.recipe = recipe.clone();
@@ -307,11 +312,12 @@ impl Preset {
                 value.map_or(Ok(()), |value| settings.set(&origin, key, &value))?;
             }
         } else {
-            for (key, value) in table.iter().filter(|(key, _)| *key != "description") {
-                let value = scalar(value);
-                let text = value.ok_or_else(|| self.problem(&format!("{key} must be a single value")))?;
-                settings.set(&origin, key, &text)?;
-            }
+            let values = table.iter().filter(|(key, _)| *key != "description").map(|(key, value)| {
+                let text = scalar(value);
+                let text = text.ok_or_else(|| self.problem(&format!("{key} must be a single value")))?;
+                Ok(Setting { origin: origin.clone(), key: key.clone(), value: text })
+            });
+            settings.set_all(&values.collect::<Result<Vec<_>, Fault>>()?)?;
         }
         settings.recipe.name.clone_from(&self.name);
         Ok(settings)
@@ -338,10 +344,12 @@ impl Settings {
     /// Like [`Settings::build`], without checking that the stack can be built.
     pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
         let mut collected = preset.settings()?;
-        for Setting { origin, key, value } in haulage::registry().in_order(settings, |set| &set.key) {
-            collected.set(origin, session_key(key), value)?;
-        }
+        collected.set_all(settings)?;
         Ok(collected)
+    }
+
+    fn set_all(&mut self, settings: &[Setting]) -> Result<(), Fault> {
+        apply(settings, |set| self.set(&set.origin, session_key(&set.key), &set.value))
     }
 
     /// Returns every parameter with its value and origin: the last of `settings` that set it, or the preset.
@@ -355,6 +363,19 @@ impl Settings {
         };
         PARAMETERS.map(row).into()
     }
+}
+
+/// Applies settings in order, with `set`. A parameter of a law may precede the setting that names the law.
+pub(crate) fn apply<'s>(
+    settings: impl IntoIterator<Item = &'s Setting>,
+    mut set: impl FnMut(&Setting) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let mut failed = Vec::new();
+    for setting in settings {
+        failed.push(setting);
+        failed.retain(|setting| set(setting).is_err());
+    }
+    failed.first().map_or(Ok(()), |setting| set(setting))
 }
 
 fn hint(error: &RecipeError) -> String {

@@ -174,6 +174,17 @@ fn another_law_drops_the_parameters_of_the_presets_law() {
     let recipe = build(&[set("rate_control.low_window", "50"), set("controller", "highspeed")]).unwrap();
     assert_eq!(stack(&recipe).text("rate_control", "predictor"), None);
     assert_eq!(stack(&recipe).text("rate_control", "low_window").as_deref(), Some("50"));
+    let replaced = ["rate_control.low_window", "controller"].map(|key| {
+        let value = if key == "controller" { "highspeed" } else { "50" };
+        set(key, value)
+    });
+    for weaker in [replaced.clone(), {
+        let [a, b] = replaced;
+        [b, a]
+    }] {
+        let recipe = build(&[&weaker[..], &[set("controller", "proactive")]].concat()).unwrap();
+        assert_eq!(recipe.controller(), "proactive");
+    }
     let recipe = build(&[set("controller", "proactive")]).unwrap();
     assert_eq!(stack(&recipe).text("rate_control", "predictor").as_deref(), Some("read_delay"));
     let failure =

@@ -7,7 +7,7 @@ use haulage::config::{FixedRateConfig, RateControlConfig};
 
 use crate::config::Setting;
 use crate::fault::{self, Fault};
-use crate::settings::{Preset, Settings, TAG_LEN, session_key};
+use crate::settings::{Preset, Settings, TAG_LEN, apply, session_key};
 
 const OTHER_PRESET: &str = "leave it out, or use another --preset; `haul presets NAME` prints a recipe";
 
@@ -24,9 +24,7 @@ pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, 
     if recipe.has("retransmit") && recipe.has("positive_ack") && !recipe.has("in_order") {
         recipe = recipe.with("in_order");
     }
-    for setting in haulage::registry().in_order(of_session.iter().chain(of_parts), |set| &set.key) {
-        set(&mut recipe, setting)?;
-    }
+    apply(of_session.iter().chain(of_parts), |setting| set(&mut recipe, setting))?;
     let compiled = Arc::new(haulage::registry()).compile(&recipe, TAG_LEN);
     compiled.map_err(|error| fault::usage(format!("preset {}: {error}", preset.name), OTHER_PRESET))?;
     Ok(Settings { recipe, ..session })
