@@ -62,7 +62,7 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     }
     let chosen = choose(&options, &layers, &options::conflicts_of_typed(&command, &typed));
 
-    let completed = complete(argv, &typed, &options, &chosen)?;
+    let completed = complete(argv, &typed, &options, &layers, &chosen)?;
     let matches =
         Cli::command().try_get_matches_from(&completed).map_err(|error| name_origin(error, &chosen))?;
     let Cli { global, command } = Cli::from_arg_matches(&matches)?;
@@ -115,18 +115,24 @@ fn choose(options: &[OptionSpec], layers: &[Layer], conflicting: &[String]) -> C
     chosen
 }
 
-/// Adds the chosen values to the command line, before any `--`; `--include` before `--exclude`.
+/// Adds the chosen values to the command line, before any `--`, in order of precedence; of each source
+/// `--include` before `--exclude`.
 fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
     options: &[OptionSpec],
+    layers: &[Layer],
     chosen: &Chosen,
 ) -> Result<Vec<OsString>, Fault> {
-    let (mut includes, mut others) = (Vec::new(), Vec::new());
-    for (long, values) in chosen {
-        let kind = options.iter().find(|o| o.long == *long).map_or(Kind::Value, |o| o.kind);
-        let added = if long == "include" { &mut includes } else { &mut others };
-        for (origin, texts) in values.iter().filter(|(origin, _)| !origin.is_typed()) {
+    let mut added = Vec::new();
+    for layer in layers {
+        let is_chosen = |(long, value): &(&String, &(Origin, Vec<String>))| {
+            !value.0.is_typed() && chosen.get(*long).is_some_and(|values| values.contains(value))
+        };
+        let (includes, others): (Vec<_>, Vec<_>) =
+            layer.iter().filter(is_chosen).partition(|(long, _)| *long == "include");
+        for (long, (origin, texts)) in includes.into_iter().chain(others) {
+            let kind = options.iter().find(|o| o.long == *long).map_or(Kind::Value, |o| o.kind);
             let words = texts.iter().map(|text| kind.to_arguments(long, text)).collect::<Result<Vec<_>, _>>();
             added.extend(words.map_err(|problem| bad_value(origin, long, texts, &problem))?.concat());
         }
@@ -136,7 +142,7 @@ fn complete(
         completed.push(OsString::from(COMMAND_SHOWN));
     }
     let end = completed.iter().position(|word| word == "--").unwrap_or(completed.len());
-    completed.splice(end..end, includes.into_iter().chain(others).map(OsString::from));
+    completed.splice(end..end, added.into_iter().map(OsString::from));
     Ok(completed)
 }
 

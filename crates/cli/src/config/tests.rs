@@ -214,15 +214,15 @@ fn rules_of_all_sources_apply_and_typed_ones_come_first() {
     let include = |pattern: &str| RuleArg::of(Include, pattern.as_ref());
     let exclude = |pattern: &str| RuleArg::of(Exclude, pattern.as_ref());
     let (found, shown, paths) = rules("haul cp a -- -b", &[]);
-    let excluded = ["all", "*.o", "/tmp", "system"].map(exclude);
-    let ends = [&excluded[..], &[ExcludeFrom("rules".into())]].concat();
-    assert_eq!(found, [&["one", "two"].map(include)[..], &ends].concat());
+    let of_user = [&["all", "*.o", "/tmp"].map(exclude)[..], &[ExcludeFrom("rules".into())]].concat();
+    let of_system = [&["one", "two"].map(include)[..], &[exclude("system")]].concat();
+    assert_eq!(found, [&of_user[..], &of_system].concat());
     let origins = format!("{user}, {}", system.display());
     assert_eq!(shown, (Some("all *.o /tmp system".into()), origins.clone()));
     assert_eq!(paths, ["a", "-b"]);
     let (found, shown, _) = rules("haul cp --exclude x a b", &[("HAUL_INCLUDE", "three\n\nfour")]);
-    let included = ["three", "four", "one", "two"].map(include);
-    assert_eq!(found, [&[exclude("x")], &included[..], &ends].concat());
+    let of_environment = ["three", "four"].map(include);
+    assert_eq!(found, [&[exclude("x")], &of_environment[..], &of_user, &of_system].concat());
     assert_eq!(shown.1, format!("flag --exclude, {origins}"));
 }
 
