@@ -155,11 +155,15 @@ impl Start<'_> {
     fn in_context(&self, run: impl FnOnce(&Context) -> Result<u8, Fault>) -> Result<u8, Fault> {
         hide_memory();
         let context = self.context()?;
-        let code = run(&context)?;
-        if code == 0 {
-            context.events.finish()?;
+        let result = run(&context);
+        match (&result, context.events.finish()) {
+            (Ok(0), Err(lost)) => Err(lost),
+            (_, Err(lost)) => {
+                context.inform(format_args!("{}", lost.message));
+                result
+            }
+            (_, Ok(())) => result,
         }
-        Ok(code)
     }
 
     fn with_report(&self, run: impl FnOnce(&Context) -> RunReport) -> Result<u8, Fault> {

@@ -76,7 +76,6 @@ struct RuleOptions {
     exclude_from: Vec<RuleArg>,
 }
 
-/// Accepts any text, including an empty one: opening the file reports what is wrong with its name.
 fn pattern_file() -> impl TypedValueParser<Value = RuleArg> {
     PathBufValueParser::new().map(RuleArg::ExcludeFrom)
 }
