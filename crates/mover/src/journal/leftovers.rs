@@ -1,6 +1,6 @@
 //! Journals of interrupted jobs, and what can be resumed from them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -37,6 +37,8 @@ pub(crate) struct Leftovers {
     skipped: Vec<(u32, SkipReason)>,
     /// Those of running jobs and those not in use, newest last.
     others: Vec<Leftover>,
+    /// All paths in `others`, because there may be millions of entries to look up.
+    paths_of_others: HashSet<Vec<u8>>,
     started: Instant,
     lock_mode: LockMode,
 }
@@ -55,6 +57,8 @@ pub(crate) struct Leftover {
     file: OwnedFd,
     pub(crate) is_running: bool,
     pub(crate) log: Log,
+    /// Place among the journals of the directory: newer ones have higher numbers.
+    position: usize,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,42 +79,59 @@ impl Leftovers {
             by_path: HashMap::new(),
             skipped: Vec::new(),
             others: Vec::new(),
+            paths_of_others: HashSet::new(),
             started: Instant::now(),
             lock_mode,
         };
-        for id in newest(&found.directory, MAX_JOURNALS).into_iter().rev() {
+        for (position, id) in newest(&found.directory, MAX_JOURNALS).into_iter().rev().enumerate() {
             match Leftover::open(found.directory.as_fd(), id, LockMode::Release) {
-                Ok(leftover) => found.others.push(leftover),
+                Ok(leftover) => {
+                    let records = leftover.log.state.files.values();
+                    found.paths_of_others.extend(records.map(|record| record.identity.path.clone()));
+                    found.others.push(Leftover { position, ..leftover });
+                }
                 Err(why) => found.skipped.push((id, why)),
             }
         }
         Some(found)
     }
 
-    /// Adds a journal; older ones must be added first.
+    /// Adds a journal. Its claims on a path are handed out before those of older journals.
     fn add(&mut self, leftover: Leftover) {
         let journal = self.journals.len();
         for (&number, record) in leftover.log.state.files.iter().filter(|(_, file)| !file.written.is_empty())
         {
-            self.by_path.entry(record.identity.path.clone()).or_default().push((journal, number));
+            let claims = self.by_path.entry(record.identity.path.clone()).or_default();
+            let place = claims.partition_point(|&(other, _)| {
+                self.journals.get(other).is_none_or(|other| other.position <= leftover.position)
+            });
+            claims.insert(place, (journal, number));
         }
         self.journals.push(leftover);
     }
 
     /// Takes over the journals that are of use to this job. Waits some time for running jobs.
     fn take_over(&mut self, is_ours: impl Fn(&Leftover) -> bool) {
+        // Another job may just be reading a journal.
+        let until = (self.started + ENDING_TIMEOUT).max(Instant::now() + 4 * LOCK_PAUSE);
         while let Some(at) = self.others.iter().position(&is_ours) {
             match Leftover::open(self.directory.as_fd(), self.others[at].id, self.lock_mode) {
-                Ok(leftover) if leftover.is_running && self.started.elapsed() < ENDING_TIMEOUT => {
+                Ok(leftover) if leftover.is_running && Instant::now() < until => {
                     std::thread::sleep(LOCK_PAUSE);
                 }
                 ended => {
-                    self.others.remove(at);
+                    let position = self.others.remove(at).position;
                     if let Some(leftover) = ended.ok().filter(|leftover| !leftover.is_running) {
-                        self.add(leftover);
+                        self.add(Leftover { position, ..leftover });
                     }
                 }
             }
+        }
+    }
+
+    fn take_over_at(&mut self, path: &[u8]) {
+        if self.paths_of_others.contains(path) {
+            self.take_over(|job| job.is_at(path));
         }
     }
 
@@ -166,7 +187,7 @@ impl Leftovers {
 
     /// Returns a claim on a file, the newest first. Each is handed out once, if its temporary file exists.
     pub(crate) fn take(&mut self, path: &[u8]) -> Option<Claim> {
-        self.take_over(|job| job.is_at(path));
+        self.take_over_at(path);
         while let Some((journal, number)) = self.by_path.get_mut(path)?.pop() {
             let leftover = &self.journals[journal];
             let Some(record) = leftover.log.state.files.get(&number) else { continue };
@@ -185,7 +206,7 @@ impl Leftovers {
     }
 
     pub(crate) fn discard_all(&mut self, path: &[u8]) {
-        self.take_over(|job| job.is_at(path));
+        self.take_over_at(path);
         for (journal, number) in self.by_path.remove(path).unwrap_or_default() {
             self.remove_part(path, journal, number);
         }
@@ -241,7 +262,7 @@ impl Leftover {
         }
         let mut reader = BufReader::new(File::from(file));
         let log = Log::read(id, &mut reader)?;
-        Ok(Self { id, file: reader.into_inner().into(), is_running, log })
+        Ok(Self { id, file: reader.into_inner().into(), is_running, log, position: 0 })
     }
 
     fn has_made(&self, name: &[u8]) -> bool {

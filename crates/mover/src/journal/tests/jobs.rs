@@ -103,6 +103,27 @@ fn the_newest_journal_is_taken_before_older_ones() {
 }
 
 #[test]
+fn the_newest_journal_comes_first_even_if_it_is_in_use_already() {
+    let dir = tempfile::tempdir().unwrap();
+    let older = interrupted_job(dir.path(), "file", 9_000, 0..1_000);
+    let minute_ago = std::time::SystemTime::now() - Duration::from_secs(60);
+    fs::File::open(dir.path().join(journal_name(older))).unwrap().set_modified(minute_ago).unwrap();
+    let newer = Journal::create(open(dir.path()).as_fd()).unwrap();
+    for (number, path) in [(1, "another"), (2, "file")] {
+        newer.begin(number, &identity(path, 9_000));
+        fs::write(dir.path().join(newer.part_name(number)), "x").unwrap();
+        newer.record_written(number, 0..2_000);
+    }
+    newer.flush();
+    drop(newer);
+    let mut leftovers = adopt(dir.path());
+    assert!(leftovers.take(b"another").is_some());
+    for written in [2_000, 1_000] {
+        assert_eq!(leftovers.take(b"file").unwrap().record.written, ranges(&[(0, written)]));
+    }
+}
+
+#[test]
 fn a_claim_needs_a_temporary_file_with_recorded_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let without_part = interrupted_job(dir.path(), "gone", 100, 0..50);

@@ -10,7 +10,7 @@ use crate::fault::{IoFault, show};
 use crate::identity::lineage;
 use crate::journal::{Leftovers, LockMode, is_reserved, reserved};
 use crate::root::{Named, OpenError, Root, open_trusted};
-use crate::storage::{accessat, fchmod, mkdirat, unlinkat};
+use crate::storage::{accessat, fchmod, fstat, mkdirat, unlinkat};
 
 /// Permissions of new directories until their final ones are set, which may be as strict.
 pub(crate) const PRIVATE_DIRECTORY: u32 = 0o700;
@@ -49,9 +49,11 @@ impl Base {
     /// Denies others access to the destination if this job created it: the set has permissions for it, which
     /// may be as strict.
     pub(crate) fn make_private(&self) {
-        if self.made.is_some() {
-            // On failure it keeps the usual permissions until the end.
-            let _ = fchmod(&self.directory, Mode::from_raw_mode(PRIVATE_DIRECTORY));
+        // On failure it keeps the usual permissions until the end. New entries inherit a set-group-ID bit.
+        if self.made.is_some()
+            && let Ok(stat) = fstat(&self.directory)
+        {
+            let _ = fchmod(&self.directory, Mode::from_raw_mode(stat.st_mode) - (Mode::RWXG | Mode::RWXO));
         }
     }
 
