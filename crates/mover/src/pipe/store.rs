@@ -8,6 +8,7 @@ use haul_wire::control::{
     ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Layout, RunMode,
 };
 use rustix::io::Errno;
+use rustix::process::getegid;
 
 use crate::fault::{IoFault, unexpected, violation};
 use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
@@ -155,9 +156,12 @@ fn check_announcement(shared: &Shared, entries: &[Entry]) -> Result<(), Fault> {
     ledger.table.push(&Entry { mode: mode(shared), ..entry.clone() })?.map_or(Ok(()), Err)
 }
 
-/// Returns the permissions of the file to replace, or of a new one, as a shell's redirection gives it.
+/// Returns the permissions of the file to replace, or of a new one, as a shell's redirection gives it. Another
+/// group does not get those of the replaced file's group.
 fn mode(shared: &Shared) -> u32 {
-    shared.place.existing(STREAM).map_or_else(|| NEW_FILE & !umask(), |there| mode_of(&there) & FILE_BITS)
+    let Some(existing) = shared.place.existing(STREAM) else { return NEW_FILE & !umask() };
+    let is_same_group = existing.st_gid == getegid().as_raw();
+    mode_of(&existing) & FILE_BITS & if is_same_group { 0o777 } else { 0o707 }
 }
 
 /// Commits the stored file like any other, if it matches the announcement.
