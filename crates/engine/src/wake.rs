@@ -61,19 +61,22 @@ impl Waker {
 pub struct WakerList(SmallVec<[task::Waker; 1]>);
 
 impl WakerList {
-    /// Adds a waker for the next change, unless it is already in the list. Returns the oldest one of too many,
-    /// to be woken once no lock is held: tasks that have stopped waiting would stay in the list.
+    /// Adds a waker for the next change, unless it is already in the list. Returns those of a full list, to be
+    /// woken once no lock is held: tasks that have stopped waiting would stay in it. Those that still wait come
+    /// back and find twice the space.
     #[must_use]
     pub fn add(&mut self, waker: &task::Waker) -> Self {
-        const MAX_WAITING: usize = 1_024;
-        let mut oldest = Self::default();
+        const MANY: usize = 1_024;
+        const MAX_SPACE: usize = 65_536;
+        let mut stale = Self::default();
         if !self.0.iter().any(|known| known.will_wake(waker)) {
-            if self.0.len() >= MAX_WAITING {
-                oldest.0.push(self.0.remove(0));
+            let len = self.0.len();
+            if len >= MANY && len == self.0.capacity() {
+                stale.0 = std::mem::replace(&mut self.0, SmallVec::with_capacity((2 * len).min(MAX_SPACE)));
             }
             self.0.push(waker.clone());
         }
-        oldest
+        stale
     }
 
     /// Takes the wakers, to be woken once no lock is held.
@@ -367,7 +370,28 @@ mod tests {
         };
         let tasks: Vec<_> = (0..10_000).map(wait).collect();
         let is_kept = |task: &std::sync::Weak<Task>| task.strong_count() > 0;
-        assert!(!tasks[..8_000].iter().any(is_kept) && tasks[9_900..].iter().all(is_kept));
+        assert!(!tasks[..7_000].iter().any(is_kept) && tasks[9_900..].iter().all(is_kept));
+    }
+
+    #[test]
+    fn many_tasks_that_wait_for_one_event_come_to_rest() {
+        #[derive(Default)]
+        struct Task(AtomicBool);
+        impl Wake for Task {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let monitor = Monitor::new(());
+        let tasks: Vec<_> = (0..5_000).map(|_| Arc::new(Task(true.into()))).collect();
+        let mut polls = 0;
+        while let Some(task) = tasks.iter().find(|task| task.0.swap(false, Ordering::Relaxed)) {
+            let waker = task.clone().into();
+            assert!(monitor.poll(&Context::from_waker(&waker), |()| None::<()>).is_pending());
+            polls += 1;
+            assert!(polls < 50_000, "tasks wake each other");
+        }
+        assert!(polls >= 5_000);
     }
 
     #[test]
