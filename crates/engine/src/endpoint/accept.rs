@@ -97,7 +97,9 @@ fn open(
     drop(table);
     // As in `Endpoint::begin`.
     if shared.is_stopped() {
-        connection.lock().end(EngineError::Closed);
+        let mut state = connection.lock();
+        state.end(EngineError::Closed);
+        Connection::release(state);
     }
     shared.counters.connections.add_one();
     if let Some(old) = old {
