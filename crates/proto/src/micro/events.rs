@@ -58,10 +58,13 @@ pub struct LossBoundary {
 impl LossBoundary {
     /// Whether a transmission with this packet number and send time counts as lost if it is not acknowledged.
     pub(crate) fn is_passed(&self, pn: u64, sent_at: u32) -> bool {
-        // A lower number was sent earlier, so the difference is never negative. It wraps: just after a
-        // multiple of 71.6 minutes a packet seems new, and is found lost with a later boundary.
+        // A lower number was sent earlier, but threads read the clock before they lock the connection, so its
+        // time may be moments later. The difference wraps: around a multiple of 71.6 minutes a packet seems
+        // new, and is found lost with a later boundary.
+        const MAX_SKEW: u32 = 10_000_000;
         let age = self.sent_at.wrapping_sub(sent_at);
-        pn < self.largest_pn && u64::from(age) >= self.reordering.as_micros()
+        let is_older = age <= u32::MAX - MAX_SKEW && u64::from(age) >= self.reordering.as_micros();
+        pn < self.largest_pn && is_older
     }
 }
 
