@@ -347,6 +347,11 @@ impl MicroProtocol for FixedSize {
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        if is_reliable(resolution) && !self.reliable {
+            // The other segments of these messages are not retransmitted.
+            self.given_up += self.incomplete() as u64;
+            self.reassembly = None;
+        }
         self.reliable = is_reliable(resolution);
         self.sequence = resolution.find_attribute(SEQUENCE).filter(|_| self.reliable);
         self.stall.forgetful = resolution.has("negative_ack");

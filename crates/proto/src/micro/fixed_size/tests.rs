@@ -266,6 +266,26 @@ fn a_partly_received_message_that_was_given_up_does_not_delay_a_change_of_recipe
 }
 
 #[test]
+fn a_message_with_a_segment_lost_for_good_does_not_delay_later_changes_of_recipe() {
+    let unreliable = recipe().with("sequenced_segment");
+    let mut pair = Pair::new(&unreliable);
+    pair.a.send(T0, &body(1, 5_000), SendOptions::default()).unwrap();
+    let mut lose = |packet| packet == 1;
+    pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+    assert_eq!(stats::<FixedSizeStats>(&pair.b).incomplete, 1);
+    let reliable = unreliable.with("positive_ack").with("retransmit");
+    let mut now = T0;
+    for recipe in [reliable.clone(), reliable.with("in_order")] {
+        pair.a.reconfigure(now, &recipe).unwrap();
+        pair.exchange(now, &mut Path::default());
+        now += Span::from_secs(1);
+        pair.run_until(now, &mut Path::default());
+        assert!(events(&mut pair.a).contains(&StackEvent::Reconfigured), "{:?}", recipe.parts);
+    }
+    assert_eq!(stats::<FixedSizeStats>(&pair.b).given_up, 1);
+}
+
+#[test]
 fn what_a_recipe_carries_cannot_change() {
     let recipe = recipe().with("seal");
     let mut pair = Pair::new(&recipe);
