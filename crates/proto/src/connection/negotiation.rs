@@ -115,19 +115,19 @@ pub const ENCRYPTION_REQUIRED: &str = "the server does not permit sessions witho
 ///
 /// # Errors
 /// The fault to send to the client.
-pub fn choose_cipher(wanted: &[Cipher], permitted: &[Cipher], permit_none: bool) -> Result<Cipher, Fault> {
-    let only_none = !wanted.is_empty() && wanted.iter().all(|&c| c == Cipher::None);
+pub fn choose_cipher(offered: &[Cipher], permitted: &[Cipher], permit_none: bool) -> Result<Cipher, Fault> {
+    let only_none = !offered.is_empty() && offered.iter().all(|&c| c == Cipher::None);
     if only_none && permit_none {
         return Ok(Cipher::None);
     }
     if only_none {
         return Err(Fault::new(FaultCode::NotPermitted, ENCRYPTION_REQUIRED, ""));
     }
-    let chosen = wanted.iter().find(|&&c| c != Cipher::None && permitted.contains(&c));
+    let chosen = offered.iter().find(|&&c| c != Cipher::None && permitted.contains(&c));
     chosen.copied().ok_or_else(|| {
         let names = |list: &[Cipher]| list.iter().map(|c| c.as_str()).collect::<Vec<_>>().join(", ");
         let message =
-            format!("the server permits none of the ciphers {}, only {}", names(wanted), names(permitted));
+            format!("the server permits none of the ciphers {}, only {}", names(offered), names(permitted));
         Fault::new(FaultCode::NotPermitted, message, "")
     })
 }

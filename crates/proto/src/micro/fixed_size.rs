@@ -412,8 +412,8 @@ impl MicroProtocol for FixedSize {
         self.unfinished()
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&FixedSizeStats {
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&FixedSizeStats {
             incomplete: self.incomplete() as u64,
             given_up: self.given_up,
             refused: self.refused,

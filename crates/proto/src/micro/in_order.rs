@@ -299,8 +299,8 @@ impl MicroProtocol for InOrder {
         self.held.len()
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&InOrderStats { waiting: self.held.len() as u64, given_up: self.given_up, late: self.late });
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&InOrderStats { waiting: self.held.len() as u64, given_up: self.given_up, late: self.late });
     }
 }
 

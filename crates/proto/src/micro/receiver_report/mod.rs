@@ -131,10 +131,10 @@ impl MicroProtocol for ReceiverReport {
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
         let mut stats = ReceiverReportStats::default();
         self.sending.count(&mut stats);
         self.receiving.count(&mut stats);
-        tell(&stats);
+        report(&stats);
     }
 }

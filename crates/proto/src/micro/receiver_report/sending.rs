@@ -144,7 +144,7 @@ impl Sending {
             let ledger = context.shared(self.bindings.expect("declared").ledger);
             ledger.on_lost(packet.pn, packet.sent.as_wrapped_micros());
         }
-        self.tell(context);
+        self.publish(context);
         if !self.is_timed {
             self.set_timer(context);
         }
@@ -170,7 +170,7 @@ impl Sending {
         });
         let outcome =
             loss.map(|loss| self.settle(head.largest_pn, &words, loss, context)).unwrap_or_default();
-        self.tell(context);
+        self.publish(context);
         if outcome.acked_packets > 0 {
             self.timeouts = 0;
             self.set_timer(context);
@@ -241,7 +241,7 @@ impl Sending {
         outcome
     }
 
-    fn tell(&self, context: &mut Context<'_>) {
+    fn publish(&self, context: &mut Context<'_>) {
         let send_window = context.shared(self.bindings().send_window);
         send_window.bytes = self.in_flight;
         send_window.outstanding = !self.unsettled.is_empty();

@@ -218,8 +218,8 @@ impl MicroProtocol for Acknowledging {
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&AckStats {
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&AckStats {
             acknowledgements: self.said,
             timeouts: self.sending.timeouts,
             rtt: self.sending.rtt().smoothed(),

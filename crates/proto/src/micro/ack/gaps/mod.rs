@@ -168,8 +168,8 @@ impl MicroProtocol for NegativeAck {
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
-        tell(&self.said);
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
+        report(&self.said);
     }
 }
 
