@@ -251,8 +251,8 @@ mod tests {
     use super::*;
     use crate::control::{
         Entry, EntryKind, Extras, Fault, FaultCode, FileDigest, Hello, InvalidSelection,
-        MAX_LAW_CHANGE_BYTES, MAX_LAW_CHANGES, MAX_RULES, MAX_XATTR_VALUE, RelPath, Request, Rule, Selection,
-        Settings, Verdict, Xattr,
+        MAX_LAW_CHANGE_BYTES, MAX_LAW_CHANGES, MAX_NOTES, MAX_RULES, MAX_XATTR_VALUE, Notes, RelPath,
+        Removal, Request, Rule, Selection, Settings, Summary, Verdict, Xattr,
     };
 
     fn decode(bytes: &[u8]) -> Result<Option<ControlMessage>, FrameError> {
@@ -279,9 +279,18 @@ mod tests {
         let long = Fault { message: "x".repeat(1 << 17), ..Fault::new(FaultCode::Io, "", "") };
         let entries = entry(0, 0, EntryKind::Failed(long.clone()));
         let digests = ControlMessage::Digests(vec![FileDigest { entry: 0, result: Err(long.clone()) }]);
-        for message in [entries, digests, ControlMessage::Abort(long)] {
+        let removed = ControlMessage::Removed(Removal { removed: 0, fault: Some(long.clone()) });
+        let finish = |first| {
+            let notes = Notes { count: 0, first };
+            ControlMessage::Finish(Summary { entries: 0, failed: 0, bytes: 0, digest: [0; 32], notes })
+        };
+        let noted = finish(vec![long.message.clone()]);
+        for message in [entries, digests, removed, noted, ControlMessage::Abort(long)] {
             assert_eq!(decoded(&message), Err(InvalidEntry::Text.into()));
         }
+        assert!(decoded(&finish(vec![String::new(); MAX_NOTES])).is_ok());
+        let too_many = decoded(&finish(vec![String::new(); MAX_NOTES + 1]));
+        assert_eq!(too_many, Err(InvalidEntry::Notes.into()));
         let of_len = |message: usize, hint: usize| {
             let (message, hint) = ("x".repeat(message), "x".repeat(hint));
             decoded(&ControlMessage::Abort(Fault { message, hint, ..Fault::new(FaultCode::Io, "", "") }))

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::fault::MAX_FAULT_TEXT;
-use super::{ByteRange, Extras, Fault, InvalidSelection, Notes, RelPath};
+use super::{ByteRange, Extras, Fault, InvalidSelection, MAX_NOTES, Notes, RelPath};
 use crate::packet::MAX_OFFSET;
 
 /// Highest value of [`Entry::mode`]: permissions with set-user-ID, set-group-ID and sticky bits.
@@ -89,12 +89,19 @@ pub enum InvalidEntry {
     /// A [`LawChange`](super::ControlMessage::LawChange) has too many parameters, or too long ones.
     #[error("a change of the control law has too many parameters, or too long ones")]
     LawChange,
+    /// A summary has more than [`MAX_NOTES`] notes.
+    #[error("a summary has more than {MAX_NOTES} notes")]
+    Notes,
+}
+
+/// Checks the length of a text for users.
+pub(super) fn validate_text(bytes: usize) -> Result<(), InvalidEntry> {
+    if bytes > MAX_FAULT_TEXT { Err(InvalidEntry::Text) } else { Ok(()) }
 }
 
 /// Checks the length of a fault, as the receiver keeps and counts those of entries.
 pub(super) fn validate_fault(fault: &Fault) -> Result<(), InvalidEntry> {
-    let len = fault.message.len() + fault.hint.len();
-    if len > MAX_FAULT_TEXT { Err(InvalidEntry::Text) } else { Ok(()) }
+    validate_text(fault.message.len() + fault.hint.len())
 }
 
 impl EntryKind {

@@ -1,11 +1,11 @@
 use serde::{Deserialize, Serialize};
 
-use super::files::validate_fault;
+use super::files::{validate_fault, validate_text};
 use super::selection::validate_rules;
 use super::{
     Accept, Counted, Destination, DestinationAttributes, DestinationLineage, Entry, Extent, Fault,
-    FileDigest, Filtered, Hello, InvalidEntry, Item, More, Outcome, Proof, Removal, Request, RequestRun,
-    Rule, Summary,
+    FileDigest, Filtered, Hello, InvalidEntry, Item, MAX_NOTES, More, Outcome, Proof, Removal, Request,
+    RequestRun, Rule, Summary,
 };
 
 /// A message of the control channel. New messages are added at the end: the position is the encoding.
@@ -127,6 +127,11 @@ impl ControlMessage {
             }
             Self::Outcomes(outcomes) => {
                 outcomes.iter().filter_map(|outcome| outcome.fault.as_ref()).try_for_each(validate_fault)
+            }
+            Self::Removed(removal) => removal.fault.iter().try_for_each(validate_fault),
+            Self::Finish(Summary { notes, .. }) if notes.first.len() > MAX_NOTES => Err(InvalidEntry::Notes),
+            Self::Finish(Summary { notes, .. }) => {
+                notes.first.iter().try_for_each(|note| validate_text(note.len()))
             }
             Self::LeftOut(rules) => Ok(validate_rules(rules)?),
             Self::DestinationLineage(lineage) => lineage.validate(),
