@@ -34,6 +34,9 @@ const PADDING: std::ops::Range<u32> = 24..31;
 const OFFSET: u32 = (1 << PADDING.start) - 1;
 /// Upper bound of the parameter `max_message`, in bytes.
 const LONGEST: u64 = 16 << 20;
+/// Maximum memory of one end for what its peer sends, whatever the recipe: enough to fill a path of 10 Gbit/s
+/// and 200 ms.
+pub(crate) const MEMORY: Bytes = Bytes(256 << 20);
 
 /// Attributes of every segment.
 #[derive(Clone, Copy, Debug)]
@@ -73,21 +76,22 @@ struct FixedSize {
 }
 
 fn limits(parameters: &FixedSizeConfig) -> Result<Limits, String> {
-    let (longest, total) = (parameters.max_message.0, parameters.reassembly.0);
+    let (longest, total) = (parameters.max_message.0, parameters.reassembly);
     if longest == 0 || longest > LONGEST {
         return Err(format!("max_message is from 1B to {}MiB", LONGEST >> 20));
     }
-    if total > u64::from(u32::MAX) {
-        return Err("reassembly is at most 4GiB".to_owned());
+    if total > MEMORY {
+        return Err(format!("reassembly is at most {MEMORY}"));
     }
-    Ok(Limits::of(longest as usize, total as usize))
+    Ok(Limits::of(longest as usize, total.0 as usize))
 }
 
 configuration! {
     /// Parameters of `fixed_size`.
     pub struct FixedSizeConfig: "fixed_size" {
         max_message: Bytes = "64KiB", "maximum message size, up to 16MiB";
-        reassembly: Bytes = "4MiB", "memory for incomplete messages at the receiver, at least two messages";
+        reassembly: Bytes = "4MiB",
+            "memory for incomplete messages at the receiver, at least two messages, up to 256MiB";
     }
 }
 

@@ -5,12 +5,8 @@
 use haul_base::Bytes;
 use haul_stack::{Declaration, MicroProtocol, Part, Recipe, Registration, Resolution, configuration};
 
-use super::fixed_size::FixedSizeConfig;
+use super::fixed_size::{FixedSizeConfig, MEMORY};
 use super::retransmit::RetransmitConfig;
-
-/// Maximum memory of one end for streams opened by the peer, whatever the recipe: enough to fill a path of 10
-/// Gbit/s and 200 ms.
-const MEMORY: Bytes = Bytes(256 << 20);
 
 /// Minimum of `fixed_size.max_message`, in bytes: a frame's header takes up to 13.
 const SHORTEST: u64 = 64;

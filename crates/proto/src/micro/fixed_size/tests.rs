@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use haul_base::{Bytes, Machine, Rng, Span, Time};
 use haul_stack::{MessageSource, Recipe, SendError, SendOptions, Stack, StackEvent};
 use proptest::prelude::*;
@@ -71,6 +73,16 @@ fn a_too_long_message_is_refused_and_the_longest_accepted() {
     pair.a.send(T0, &body(1, 65_536), SendOptions::default()).unwrap();
     pair.exchange(T0, &mut Path { reverse: true, ..Path::default() });
     assert_eq!(pair.received_by_b(), [(0, body(1, 65_536))]);
+}
+
+#[test]
+fn a_recipe_cannot_claim_more_than_256_mib_for_incomplete_messages() {
+    for (reassembly, is_allowed) in [("256MiB", true), ("257MiB", false)] {
+        let mut recipe = recipe();
+        crate::micro::registry().set(&mut recipe, "fixed_size.reassembly", reassembly).unwrap();
+        let checked = Arc::new(crate::micro::registry()).compile(&recipe, 0).map(drop);
+        assert_eq!(checked.is_ok(), is_allowed, "{checked:?}");
+    }
 }
 
 #[test]
