@@ -35,13 +35,11 @@ use crate::stack::Stack;
 use message::{ChangeMessage, MessageType, RepeatedMessage};
 use negotiation::Change;
 pub(crate) use negotiation::Changes;
+use rebuild::CARRIERS;
 
 /// Micro-protocols that cannot change during a session: the peer could not tell who sent a packet, or what a
 /// message is.
 const FIXED: [&str; 3] = ["seal", "transport_driver", "streams"];
-/// Micro-protocols whose parameters may change, but not their presence: what was sent or received in part
-/// would be lost.
-const CARRIERS: [&str; 2] = ["fixed_size", "object"];
 
 /// Truncates a text to at most `max` bytes, at a character boundary.
 fn shortened(mut text: String, max: usize) -> String {

@@ -10,15 +10,22 @@ use crate::recipe::RecipeError;
 use crate::registry::Setup;
 use crate::stack::Stack;
 
+/// Micro-protocols whose parameters may change, but not their presence: what was sent or received in part
+/// would be lost.
+pub(super) const CARRIERS: [&str; 2] = ["fixed_size", "object"];
+
 impl Stack {
     /// Applies all new parameters, or none.
     pub(super) fn apply(&mut self, now: Time, new: Arc<CompiledStack>) -> Result<(), RecipeError> {
         let old = std::mem::replace(&mut self.compiled, new);
-        let result = self.tell_parameters(now, &old);
+        let parts = self.compiled.parts.iter().zip(&old.parts);
+        let changed: Vec<usize> =
+            parts.enumerate().filter(|(_, (new, old))| new.1 != old.1).map(|(owner, _)| owner).collect();
+        let result = self.tell_parameters(now, &changed);
         if result.is_err() {
-            let new = std::mem::replace(&mut self.compiled, old);
+            self.compiled = old;
             // Those that have accepted new parameters get the old ones back, which they can accept too.
-            let _ = self.tell_parameters(now, &new);
+            let _ = self.tell_parameters(now, &changed);
         }
         result
     }
@@ -30,13 +37,11 @@ impl Stack {
         }
     }
 
-    fn tell_parameters(&mut self, now: Time, old: &Arc<CompiledStack>) -> Result<(), RecipeError> {
-        for owner in 0..self.slots.len() {
-            let compiled = self.compiled.clone();
+    /// Passes their parameters to these micro-protocols.
+    fn tell_parameters(&mut self, now: Time, owners: &[usize]) -> Result<(), RecipeError> {
+        let compiled = self.compiled.clone();
+        for &owner in owners {
             let parameters = &compiled.parts[owner].1;
-            if *parameters == old.parts[owner].1 {
-                continue;
-            }
             let mut result = Ok(());
             self.context(now).run(owner as u8, |protocol, context| {
                 result = protocol.on_parameters(parameters, context);
@@ -73,11 +78,14 @@ impl Stack {
         let moved: Vec<Option<u8>> = old.names().map(place).collect();
         self.core.move_owners(&moved, &|event| event_in(&old, new, event));
         let mut setup = self.running_setup(now);
-        let mut fresh = Vec::with_capacity(new.parts.len());
+        let (mut fresh, mut changed) = (Vec::with_capacity(new.parts.len()), Vec::new());
         for (index, (registration, parameters)) in new.parts.iter().enumerate() {
             let before = old.names().position(|known| known == registration.name);
-            let kept = before.filter(|&at| old.parts[at].1 == *parameters);
+            let is_same = before.is_some_and(|at| old.parts[at].1 == *parameters);
+            // A carrier has messages within the old limits to send, and to receive.
+            let kept = before.filter(|_| is_same || CARRIERS.contains(&registration.name));
             fresh.push(kept.is_none());
+            changed.extend(kept.filter(|_| !is_same).map(|_| index));
             self.slots.push(match kept {
                 Some(at) => old_slots[at].take(),
                 None => Some(new.build_one(index, &mut setup)?),
@@ -87,10 +95,10 @@ impl Stack {
         self.generation ^= GENERATION_BIT;
         self.changes.begin_generation();
         self.start(now, |owner| fresh[usize::from(owner)]);
-        Ok(())
+        self.tell_parameters(now, &changed)
     }
 
-    fn running_setup(&self, now: Time) -> Setup {
+    fn running_setup(&mut self, now: Time) -> Setup {
         let mut setup = Setup::new(now);
         setup.initiator = self.core.initiator;
         setup.datagram = self.core.path.datagram;

@@ -194,6 +194,34 @@ fn a_lowered_message_limit_does_not_affect_started_messages() {
 }
 
 #[test]
+fn messages_queued_before_the_limit_is_lowered_arrive_although_other_micro_protocols_change_too() {
+    for queued_first in [true, false] {
+        let mut pair = Pair::new(&limited(Bytes(64 << 10)));
+        let message = body(1, 40_000);
+        if !queued_first {
+            pair.a.reconfigure(T0, &limited(Bytes(1 << 10)).with("in_order")).unwrap();
+        }
+        for end in [&mut pair.a, &mut pair.b] {
+            end.send(T0, &message, SendOptions::default()).unwrap();
+        }
+        if queued_first {
+            pair.a.reconfigure(T0, &limited(Bytes(1 << 10)).with("in_order")).unwrap();
+        }
+        pair.exchange(T0, &mut Path::default());
+        let now = T0 + Span::from_secs(60);
+        pair.run_until(now, &mut Path::default());
+        assert_eq!((pair.a.unfinished(), pair.b.unfinished()), (0, 0), "{queued_first}");
+        assert!(pair.received_by_b() == [(0, message.clone())], "the message has not arrived");
+        assert!(pair.a.recv().is_some_and(|(_, received)| received[..] == message));
+        for end in [&mut pair.a, &mut pair.b] {
+            assert!(events(end).contains(&StackEvent::Reconfigured));
+            let too_long = end.send(now, &[0; 1_025], SendOptions::default());
+            assert_eq!(too_long, Err(SendError::TooLarge { len: 1_025, max: 1_024 }));
+        }
+    }
+}
+
+#[test]
 fn a_message_above_the_old_limit_arrives_after_the_limit_is_raised() {
     let mut pair = Pair::new(&limited(Bytes(1 << 10)));
     pair.a.reconfigure(T0, &limited(Bytes(64 << 10))).unwrap();
