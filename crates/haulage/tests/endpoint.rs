@@ -11,7 +11,7 @@ use std::{fs, thread};
 
 use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
 use haulage::{
-    AcceptError, ByteWriter, Connection, ConnectionError, ConnectionOptions, Endpoint, ListenOptions,
+    AcceptError, ByteWriter, Connection, ConnectionError, ConnectionOptions, Endpoint, Event, ListenOptions,
     Listener, LossModel, Options, Url, preset, registry,
 };
 
@@ -53,7 +53,7 @@ fn an_empty_cipher_list_is_an_error_before_connecting() {
     }
 }
 
-/// Models that all connections were given.
+/// Models that all connections were given, by each of their recipes with `models`.
 static USED_MODELS: Mutex<Vec<Arc<LossModel>>> = Mutex::new(Vec::new());
 
 /// Replaces `rate_control` to record the loss model.
@@ -70,7 +70,7 @@ impl MicroProtocol for Models {
 fn each_end_of_a_connection_has_its_own_loss_model() {
     let mut registry = registry();
     registry.register(Registration::new("models", 1, "takes the model", |_, setup| {
-        USED_MODELS.lock().unwrap().extend(setup.take::<Arc<LossModel>>());
+        USED_MODELS.lock().unwrap().extend(setup.get::<Arc<LossModel>>());
         Ok(Box::new(Models))
     }));
     let [client_model, server_model] = [(); 2].map(|()| Arc::new(LossModel::shipped().clone()));
@@ -81,10 +81,22 @@ fn each_end_of_a_connection_has_its_own_loss_model() {
     let listener = Listener::bind_with(listening).unwrap();
     let recipe = preset("msg").unwrap().with("models");
     let client = Connection::open(&listener.url("127.0.0.1"), &recipe, &options).wait().unwrap();
-    exchange(&client, &listener.accept().wait_for(TIMEOUT).unwrap(), "hello");
-    let used_models = USED_MODELS.lock().unwrap();
-    let times = |expected| used_models.iter().filter(|model| Arc::ptr_eq(model, expected)).count();
-    assert_eq!((times(&client_model), times(&server_model), used_models.len()), (1, 1, 2));
+    let server = listener.accept().wait_for(TIMEOUT).unwrap();
+    exchange(&client, &server, "hello");
+    let check_models = |expected| {
+        let used_models = USED_MODELS.lock().unwrap();
+        let times = |expected| used_models.iter().filter(|model| Arc::ptr_eq(model, expected)).count();
+        let times = (times(&client_model), times(&server_model), used_models.len());
+        assert_eq!(times, (expected, expected, 2 * expected));
+    };
+    check_models(1);
+    for changed in [recipe.clone().without("models"), recipe] {
+        client.reconfigure(&changed).unwrap();
+        for end in [&client, &server] {
+            assert_eq!(end.event().wait_for(TIMEOUT).unwrap(), Event::Reconfigured);
+        }
+    }
+    check_models(2);
 }
 
 #[test]

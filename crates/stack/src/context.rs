@@ -136,8 +136,10 @@ pub(crate) struct Core {
     /// Recovered packets (FEC), in their opened form.
     pub(crate) recovered: LazyDeque<Buffer>,
     pub(crate) arrival: Arrival,
-    /// ECN bits of outgoing data packets.
-    pub(crate) ecn: Ecn,
+    /// ECN bits of outgoing data packets, and the micro-protocol that set them.
+    pub(crate) ecn: (Ecn, u8),
+    /// Values for the micro-protocols of later recipes.
+    pub(crate) provided: Vec<Box<dyn Any + Send>>,
     /// The first failure, until the driver is told.
     pub(crate) failure: Cell<Option<Box<StackEvent>>>,
 }
@@ -162,6 +164,7 @@ impl Core {
         let place = |owner: u8| moved.get(usize::from(owner)).copied().flatten();
         self.timers =
             self.timers.drain(..).filter_map(|t| Some(Timer { owner: place(t.owner)?, ..t })).collect();
+        self.ecn = place(self.ecn.1).map_or((Ecn::NotEct, 0), |owner| (self.ecn.0, owner));
         for mut delayed in self.delayed.take() {
             if let Some(event) = event(delayed.event) {
                 delayed.event = event;
@@ -352,9 +355,10 @@ impl Context<'_> {
         self.core.resume_at = Some(self.core.resume_at.map_or(at, |known| known.max(at)));
     }
 
-    /// Sets the ECN bits of data packets from now on (RFC 3168). Other packets never have any.
+    /// Sets the ECN bits of data packets while the recipe has this micro-protocol (RFC 3168). Other packets
+    /// never have any.
     pub fn set_ecn(&mut self, ecn: Ecn) {
-        self.core.ecn = ecn;
+        self.core.ecn = (ecn, self.core.running);
     }
 
     /// Ends the session once the current input has been handled, with this micro-protocol's name and

@@ -36,7 +36,7 @@ pub struct Setup {
     pub queue_bytes: usize,
     /// The user's ends.
     pub ends: Ends,
-    /// Values for particular micro-protocols; see [`Setup::provide`].
+    /// Values for particular micro-protocols, of this recipe or a later one; see [`Setup::provide`].
     pub provided: Vec<Box<dyn Any + Send>>,
 }
 
@@ -60,11 +60,16 @@ impl Setup {
     }
 
     /// Provides a value that a recipe cannot hold, for the micro-protocol that takes this type with
-    /// [`Setup::take`].
+    /// [`Setup::get`] or [`Setup::take`].
     #[must_use]
     pub fn provide<T: Any + Send>(mut self, value: T) -> Self {
         self.provided.push(Box::new(value));
         self
+    }
+
+    /// Returns a copy of the value of this type, if one was provided; for builders of micro-protocols.
+    pub fn get<T: Any + Clone>(&self) -> Option<T> {
+        self.provided.iter().find_map(|value| value.downcast_ref()).cloned()
     }
 
     /// Takes the value of this type, if one was provided and not yet taken; for builders of micro-protocols.

@@ -103,7 +103,8 @@ impl Stack {
             queue_limit: setup.queue_bytes,
             recovered: LazyDeque::default(),
             arrival: Arrival::default(),
-            ecn: Ecn::NotEct,
+            ecn: (Ecn::NotEct, 0),
+            provided: setup.provided,
             failure: Cell::new(None),
         };
         let changes = Changes::default();
@@ -326,7 +327,7 @@ impl Stack {
             context.raise_batch(BatchEvent::SEGMENT_TO_NET, &mut batch);
             count_sent(&mut context.core.stats, &batch);
             let (len, segment_size) = (batch.bytes(), batch.stride());
-            let ecn = if carries_data { context.core.ecn } else { Ecn::NotEct };
+            let ecn = if carries_data { context.core.ecn.0 } else { Ecn::NotEct };
             Transmit { len, segment_size, ecn, path: PathId::default(), release: now }
         })
     }

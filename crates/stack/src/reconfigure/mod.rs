@@ -97,7 +97,14 @@ impl Stack {
         if let Some(carrier) = CARRIERS.into_iter().find(|name| recipe.has(name) != self.recipe().has(name)) {
             return Err(RecipeError::Carrier(carrier));
         }
-        self.compiled.registry.compile(recipe, self.compiled.tag_len)
+        let compiled = self.compiled.registry.compile(recipe, self.compiled.tag_len)?;
+        let clear = |stack: &CompiledStack| {
+            stack.layout().attributes().iter().filter(|known| known.clear).cloned().collect::<Vec<_>>()
+        };
+        if clear(&compiled) != clear(&self.compiled) {
+            return Err(RecipeError::Fixed("clear attributes"));
+        }
+        Ok(compiled)
     }
 
     fn is_parameters_only(&self, new: &CompiledStack) -> bool {

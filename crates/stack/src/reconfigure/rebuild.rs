@@ -91,6 +91,7 @@ impl Stack {
                 None => Some(new.build_one(index, &mut setup)?),
             });
         }
+        self.core.provided = setup.provided;
         new.place_as_checked(&mut self.slots, &mut self.core.shared)?;
         self.generation ^= GENERATION_BIT;
         self.changes.begin_generation();
@@ -100,6 +101,7 @@ impl Stack {
 
     fn running_setup(&mut self, now: Time) -> Setup {
         let mut setup = Setup::new(now);
+        setup.provided = std::mem::take(&mut self.core.provided);
         setup.initiator = self.core.initiator;
         setup.datagram = self.core.path.datagram;
         setup.likely_datagram = self.core.path.datagram;

@@ -1,7 +1,7 @@
 //! Conflicting and refused changes: both ends always end up with the same recipe.
 
-use haul_base::Span;
-use haul_stack::{Recipe, SendOptions, StackEvent};
+use haul_base::{Ecn, Machine, Span};
+use haul_stack::{Recipe, RecipeError, SendOptions, StackEvent};
 
 use crate::parts::{Pair, at, events, hear, recipe, said};
 
@@ -230,4 +230,30 @@ fn packets_of_older_recipes_are_recognised_by_their_numbers() {
     hear(&mut pair.b, pair.now, &old);
     assert_eq!(pair.b.waiting_messages(), 0);
     pair.assert_at_rest();
+}
+
+/// A driver finds the connection of a packet by an attribute in clear.
+#[test]
+fn attributes_in_clear_cannot_change() {
+    let mut pair = Pair::new();
+    for changed in [Recipe::new("test").with("label").with("whole").with("knob"), recipe().with("label")] {
+        let refused = pair.a.reconfigure(pair.now, &changed);
+        assert_eq!(refused, Err(RecipeError::Fixed("clear attributes")));
+    }
+    pair.assert_at_rest();
+}
+
+#[test]
+fn packets_are_ecn_capable_only_while_the_recipe_has_the_micro_protocol_that_makes_them() {
+    let mut pair = Pair::new();
+    let first = Recipe::new("test").with("extra").with("whole").with("knob");
+    for (changed, expected) in
+        [(first, Ecn::Ect0), (recipe().with("extra"), Ecn::Ect0), (recipe(), Ecn::NotEct)]
+    {
+        pair.a.reconfigure(pair.now, &changed).unwrap();
+        pair.exchange(SECOND);
+        pair.a.send(pair.now, b"marked", SendOptions::default()).unwrap();
+        let sent = pair.a.poll_transmit(pair.now, &mut vec![0; 65_536]).unwrap();
+        assert_eq!(sent.ecn, expected, "{changed:?}");
+    }
 }

@@ -91,13 +91,29 @@ impl MicroProtocol for Knob {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Before(pub(crate) u64);
 
-/// A micro-protocol that is added and removed.
+/// A micro-protocol that is added and removed, and makes data packets ECN-capable.
 #[derive(Debug)]
 struct Extra;
 
 impl MicroProtocol for Extra {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         let _ = declaration.attribute(Name::<Attribute<u32>>::new("extra"));
+    }
+
+    fn bind(&mut self, _: &mut Resolution<'_>) {}
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        context.set_ecn(Ecn::Ect0);
+    }
+}
+
+/// A micro-protocol with an attribute in clear.
+#[derive(Debug)]
+struct Label;
+
+impl MicroProtocol for Label {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        let _ = declaration.clear_attribute(Name::<Attribute<u32>>::new("label"));
     }
 
     fn bind(&mut self, _: &mut Resolution<'_>) {}
@@ -141,6 +157,10 @@ pub(crate) fn registry<C: Configuration>() -> Arc<Registry> {
     let mut registry = Registry::empty();
     registry.register(Registration::new("whole", 1, "a message is a packet", |_, _| Ok(Box::new(Whole))));
     registry.register(Registration::new("extra", 1, "is there or is not", |_, _| Ok(Box::new(Extra))));
+    registry.register(Registration {
+        clear_bytes: 4,
+        ..Registration::new("label", 1, "is readable without keys", |_, _| Ok(Box::new(Label)))
+    });
     registry.register(Registration::of::<C>(1, "has a parameter", |parameters, setup| {
         let KnobConfig { panics, .. } = parameters.read();
         let is_lit = setup.take::<Fuse>().is_some();

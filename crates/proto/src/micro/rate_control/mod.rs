@@ -119,7 +119,7 @@ fn build(parameters: &Part, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>,
     let supplied = setup.take::<Box<dyn RateController>>().map(|supplied| law.wrapped(supplied));
     let is_supplied = supplied.is_some();
     let controller = supplied.map_or_else(|| law.build(ANY_DELAY), Ok)?;
-    let diagnostician = Diagnostician::new(config.diagnosis).with_model(setup.take::<Arc<Model>>());
+    let diagnostician = Diagnostician::new(config.diagnosis).with_model(setup.get::<Arc<Model>>());
     Ok(Box::new(RateControl {
         law,
         rules,
