@@ -338,8 +338,7 @@ impl<E: From<Failure>> ConnectionState<E> {
             ControlFrameKind::Closed => self.lifecycle.end(None),
             // An answer would keep the peer's end alive.
             ControlFrameKind::Ping if self.lifecycle.is_ended() => {}
-            // A copy, or the peer at another address: an idle peer sends nothing else that shows it. Or the
-            // challenge to a new client was lost.
+            // A copy, or the peer at another address: an idle peer sends nothing else that shows it.
             ControlFrameKind::Ping if self.peer.validated().map(canonical) != Some(canonical(from)) => {
                 return Some(self.challenge(keys, challenge_key, from));
             }
