@@ -125,7 +125,7 @@ impl Connection {
 
     /// Takes the stack's events; returns whether there were any.
     fn take_events(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) -> bool {
-        let (changed, close) = state.take_events(&self.keys);
+        let (changed, close) = state.take_events(now, &self.keys);
         send(shared, close);
         // A data thread never releases idle memory.
         if shared.timers.is_some() {
@@ -231,7 +231,7 @@ impl Connection {
             return;
         }
         state.timer = None;
-        if !state.lifecycle.is_ended() {
+        if !state.lifecycle.is_over() {
             self.turn(shared, &mut state, now);
         }
         state.release_if_idle(now);

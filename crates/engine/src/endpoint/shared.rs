@@ -111,7 +111,7 @@ impl SharedEndpoint {
     pub(super) fn remove_if_over(&self, connection: &Arc<Connection>) {
         let state = connection.lock();
         let (is_over, peer) =
-            (state.application == Application::Dropped && state.lifecycle.is_ended(), state.peer.validated());
+            (state.application == Application::Dropped && state.lifecycle.is_over(), state.peer.validated());
         drop(state);
         if !is_over {
             return;

@@ -30,7 +30,7 @@ enum Phase<E> {
     /// Both ends know the connection.
     Running,
     /// This end is closing. The peer may not know the connection yet.
-    Closing(Box<Closing>),
+    Closing(Box<Closing<E>>),
     /// Closed or failed.
     Ended(Option<Box<E>>),
 }
@@ -115,20 +115,42 @@ impl<E> Lifecycle<E> {
         matches!(self.phase, Phase::Closing(_) | Phase::Ended(_))
     }
 
-    /// Whether the connection has ended.
+    /// Whether the connection has ended for the application. After a failure the close is still repeated.
     pub fn is_ended(&self) -> bool {
+        self.is_over() || self.failure().is_some()
+    }
+
+    /// Whether the connection has ended and sends nothing more.
+    pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Ended(_))
     }
 
     /// Returns the error with which the connection ended, if any.
     pub fn failure(&self) -> Option<&E> {
-        if let Phase::Ended(failure) = &self.phase { failure.as_deref() } else { None }
+        match &self.phase {
+            Phase::Ended(failure) => failure.as_deref(),
+            Phase::Closing(closing) => closing.failure.as_deref(),
+            Phase::Opening(_) | Phase::Running => None,
+        }
     }
 
     /// Ends the connection, normally if `None`. Only the first end counts.
     pub fn end(&mut self, failure: Option<E>) {
-        if !self.is_ended() {
-            self.phase = Phase::Ended(failure.map(Box::new));
+        let earlier = match &mut self.phase {
+            Phase::Ended(_) => return,
+            Phase::Closing(closing) => closing.failure.take(),
+            Phase::Opening(_) | Phase::Running => None,
+        };
+        self.phase = Phase::Ended(earlier.or_else(|| failure.map(Box::new)));
+    }
+
+    /// Ends the connection with this error, and repeats the close, which the caller has sent once.
+    pub fn fail(&mut self, now: Time, rtt: Span, failure: E) {
+        self.start_close(now, ControlFrameKind::Close, CloseReason::Abort);
+        if let Phase::Closing(closing) = &mut self.phase {
+            closing.reason = CloseReason::Abort;
+            closing.failure.get_or_insert_with(|| Box::new(failure));
+            closing.next_attempt(now, rtt);
         }
     }
 
@@ -264,7 +286,9 @@ impl Opening {
 /// A repeated close frame. Until the server has answered, an initial header precedes it: a server that has
 /// not accepted the connection could not end it, and its application would go on waiting for it.
 #[derive(Debug)]
-struct Closing {
+struct Closing<E> {
+    /// Why the connection has failed, if it has.
+    failure: Option<Box<E>>,
     kind: ControlFrameKind,
     reason: CloseReason,
     next: Time,
@@ -273,9 +297,9 @@ struct Closing {
     opening: Option<Time>,
 }
 
-impl Closing {
+impl<E> Closing<E> {
     fn new(now: Time, kind: ControlFrameKind, reason: CloseReason, opening: Option<Time>) -> Self {
-        Self { kind, reason, next: now, attempts: 0, opening }
+        Self { failure: None, kind, reason, next: now, attempts: 0, opening }
     }
 
     /// Counts an attempt and schedules the next; returns false after enough attempts.
@@ -345,8 +369,9 @@ mod tests {
     fn a_close_is_repeated_until_the_connection_is_confirmed_and_a_few_times_more() {
         let (mut now, rtt) = (Time::ZERO, Span::from_millis(100));
         let until = now + Span::from_secs(5);
-        let mut closing = Closing::new(now, ControlFrameKind::Close, CloseReason::Graceful, Some(until));
-        let mut send_close = |closing: &mut Closing| {
+        let mut closing =
+            Closing::<()>::new(now, ControlFrameKind::Close, CloseReason::Graceful, Some(until));
+        let mut send_close = |closing: &mut Closing<()>| {
             now = closing.next;
             (now, closing.next_attempt(now, rtt))
         };

@@ -412,7 +412,7 @@ impl<E: From<Failure>> ConnectionState<E> {
 
     /// Processes the stack's events. Returns whether there were any, and a close frame if the stack has
     /// failed.
-    pub fn take_events(&mut self, keys: &Keys) -> (bool, Option<Outgoing>) {
+    pub fn take_events(&mut self, now: Time, keys: &Keys) -> (bool, Option<Outgoing>) {
         let (mut changed, mut close) = (false, None);
         while let Some(event) = self.stack.poll_event() {
             changed = true;
@@ -422,7 +422,8 @@ impl<E: From<Failure>> ConnectionState<E> {
                     let reason = CloseReason::Abort as u32;
                     let frame = keys.frames().frame(ControlFrameKind::Close, reason, BARE_FRAME_LEN);
                     close = Some((frame, self.peer.at));
-                    self.fail(Failure::MicroProtocol { protocol, message });
+                    let failure = Failure::MicroProtocol { protocol, message };
+                    self.lifecycle.fail(now, self.stack.path().rtt, failure.into());
                 }
                 event => {
                     let events = self.events.get_or_insert_default();
@@ -526,7 +527,7 @@ impl<E: From<Failure>> ConnectionState<E> {
     /// Returns when the next action is due.
     pub fn deadline(&self) -> Option<Time> {
         if self.lifecycle.is_ended() {
-            return self.release_at();
+            return self.lifecycle.deadline().into_iter().chain(self.release_at()).min();
         }
         // Nothing is sent to an address that is not validated, or before the unsent batch.
         let stack = match (&self.unsent, self.transmit_at) {

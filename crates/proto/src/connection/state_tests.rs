@@ -1,5 +1,7 @@
 use haul_base::{Ecn, PathId};
-use haul_stack::{Recipe, SendOptions};
+use haul_stack::{
+    Declaration, Delivery, MicroProtocol, Order, Recipe, Registration, Resolution, SendOptions,
+};
 use haul_wire::control::Cipher;
 use haul_wire::packet::ConnectionId;
 
@@ -19,7 +21,9 @@ fn ends_with(parts: &[&'static str]) -> [(ConnectionState<Failure>, Keys); 2] {
     let recipe = Recipe::new("test").with("fixed_size").with("transport_driver").with("seal");
     let recipe = parts.iter().fold(recipe, |recipe, part| recipe.with(*part));
     let cipher = Cipher::Aes128Gcm;
-    let compiled = compile(&Arc::new(registry()), &recipe, cipher).unwrap();
+    let mut registry = registry();
+    registry.register(Registration::new("failing", 1, "panics", |_, _| Ok(Box::new(Failing))));
+    let compiled = compile(&Arc::new(registry), &recipe, cipher).unwrap();
     [Role::Client, Role::Server].map(|role| {
         let (secret, round_trip) = (ResumptionSecret([1; 32].into()), Span::from_millis(1));
         let id = ConnectionId { identity: 7, epoch: 1, salt: 0 };
@@ -133,6 +137,52 @@ fn unreliable_messages_after_a_gap_are_delivered_when_the_peer_closes() {
         server.on_frame(Time::ZERO, &keys, &KEY, &ControlFrame::parse(&close).unwrap(), from).unwrap();
         let got: Vec<u64> = std::iter::from_fn(|| server.stack.recv()).map(|(id, _)| id).collect();
         assert!(got == expected && server.lifecycle.is_ended(), "{got:?}");
+    }
+}
+
+/// Panics on every message.
+#[derive(Debug)]
+struct Failing;
+
+impl MicroProtocol for Failing {
+    fn declare(&mut self, _: &mut Declaration<'_>) {}
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_delivery(Order::NORMAL);
+    }
+
+    fn on_delivery(&mut self, _: &mut Delivery<'_>, _: &mut haul_stack::Context<'_>) {
+        panic!("no message is good enough");
+    }
+}
+
+#[test]
+fn the_close_of_a_failed_connection_is_repeated_until_it_is_answered() {
+    for is_answered in [false, true] {
+        let [(mut client, client_keys), (mut server, keys)] = ends_with(&["failing"]);
+        let (mut slot, from) = (vec![0; 65_536], server.peer.at);
+        client.stack.send(Time::ZERO, b"hello", SendOptions::default()).unwrap();
+        let sent = client.stack.poll_transmit(Time::ZERO, &mut slot).unwrap();
+        let (data, stride) = (&mut slot[..sent.len], sent.segment_size);
+        let (path, ecn) = (PathId::default(), Ecn::NotEct);
+        let mut received = Received { data, stride, arrival: None, path, ecn, socket_drops: None };
+        server.on_packets(Time::ZERO, &keys, &KEY, &mut received, (from, Header::Absent));
+        let mut closes: Vec<_> = server.take_events(Time::ZERO, &keys).1.into_iter().collect();
+        while let Some(at) = server.deadline() {
+            assert!(server.lifecycle.is_ended(), "the application is told at once");
+            closes.extend(server.due_frames(at, &keys));
+            if is_answered && closes.len() == 2 {
+                let answer = client_keys.frames().frame(ControlFrameKind::Closed, 0, BARE_FRAME_LEN);
+                server.on_frame(at, &keys, &KEY, &ControlFrame::parse(&answer).unwrap(), from);
+            }
+        }
+        for (frame, _) in &closes {
+            let frame = ControlFrame::parse(frame).unwrap();
+            assert_eq!((frame.kind, frame.number), (ControlFrameKind::Close, CloseReason::Abort as u32));
+        }
+        assert_eq!(closes.len(), if is_answered { 2 } else { 6 });
+        let failure = server.lifecycle.failure();
+        assert!(matches!(failure, Some(Failure::MicroProtocol { .. })), "{failure:?}");
     }
 }
 

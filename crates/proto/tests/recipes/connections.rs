@@ -151,7 +151,7 @@ impl End {
                 }
             }
         }
-        out.extend(self.state.take_events(&self.keys).1);
+        out.extend(self.state.take_events(now, &self.keys).1);
         out
     }
 
@@ -167,7 +167,7 @@ impl End {
         };
         if self.state.replies && self.state.stack.waiting_messages() > 0 {
             self.state.defer(now, None);
-            out.extend(self.state.take_events(&self.keys).1);
+            out.extend(self.state.take_events(now, &self.keys).1);
         } else {
             out.extend(self.process(now));
         }
@@ -181,11 +181,11 @@ impl End {
 
     fn on_deadline(&mut self, now: Time) -> Vec<Outgoing> {
         let mut out = Vec::new();
-        if !self.state.lifecycle.is_ended() {
+        if !self.state.lifecycle.is_over() {
             out = if self.state.on_deadline(now) {
                 self.process(now)
             } else {
-                self.state.take_events(&self.keys).1.into_iter().collect()
+                self.state.take_events(now, &self.keys).1.into_iter().collect()
             };
             out.extend(self.state.due_frames(now, &self.keys));
         }
@@ -222,7 +222,7 @@ impl End {
     }
 
     fn is_over(&self) -> bool {
-        self.state.lifecycle.is_ended()
+        self.state.lifecycle.is_over()
     }
 }
 
