@@ -36,6 +36,6 @@ pub use haul_wire::url::{HaulUrl, UrlError};
 pub use listener::{Admit, Incoming, ListenOptions, Listener, ListenerStats};
 pub use secret_file::write_secret_file;
 pub use session::{SOCKET_BUFFER, Session};
-pub use spawn::{spawn, spawn_blocking};
+pub use spawn::spawn;
 pub use transfer::{INITIAL_LIMIT, Transfer};
 pub use wake::{Monitor, Waker, WakerList, block_on, block_until, lock, wait_for};

@@ -25,7 +25,7 @@ pub fn spawn<T: Send + 'static>(
 ///
 /// # Errors
 /// Those of `work`; [`EngineError::System`] if no thread can be started or `work` panics.
-pub async fn spawn_blocking<T: Send + 'static, E: From<EngineError> + Send + 'static>(
+pub(crate) async fn spawn_blocking<T: Send + 'static, E: From<EngineError> + Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, E> {
     let completion = Arc::new(Monitor::new(None));

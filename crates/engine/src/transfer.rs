@@ -229,7 +229,8 @@ impl Session {
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
         let (now, link) = (self.clock.now(), Link::new(Box::new(seal), Box::new(open), 0));
         let stack = make_stack(now, link, udp.largest())?;
-        let connection = Connection::of_session(now, frames, self.role, peer, stack, IDLE_TIMEOUT);
+        let connection =
+            Connection::of_session(now, (self.role, frames, self.cipher), peer, stack, IDLE_TIMEOUT);
         let shared = Arc::new(EndpointSocket::dedicated(socket, self.clock)?);
         Transfer::spawn(shared, Arc::new(connection), SessionSide { end, control, waker, udp })
     }

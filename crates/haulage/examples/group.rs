@@ -31,7 +31,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let shares: Vec<Rate> = group.shares().map(|(_, rate)| rate).collect();
     println!("low demand, high demand, double weight: {shares:?}");
     for (sender, _) in group.shares() {
-        sender.close(TIMEOUT)?;
+        sender.close().wait_for(TIMEOUT)?;
     }
     threads
         .into_iter()

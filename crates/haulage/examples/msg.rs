@@ -20,12 +20,12 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let endpoint = Endpoint::client()?;
     let connection = endpoint.connect(&url, &preset("msg")?, &options).wait()?;
     exchange(&connection, "how far is the moon?")?;
-    connection.close(TIMEOUT)?;
+    connection.close().wait_for(TIMEOUT)?;
 
     // Later, perhaps in another process: the first packet carries the request.
     let again = endpoint.resume(&options)?;
     exchange(&again, "and the sun?")?;
-    again.close(TIMEOUT)?;
+    again.close().wait_for(TIMEOUT)?;
     std::fs::remove_file(file)?;
     server.join().map_err(|_| "the server has failed")?.map_err(Into::into)
 }

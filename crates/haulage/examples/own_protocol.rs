@@ -88,7 +88,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     if received.data != b"kindly give me the salt" || refused != 1 {
         return Err("manners are not what they were".into());
     }
-    connection.close(TIMEOUT).map_err(Into::into)
+    connection.close().wait_for(TIMEOUT).map_err(Into::into)
 }
 
 fn refused(connection: &Connection) -> u64 {

@@ -35,7 +35,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
             return Err(format!("`{capitals}` is no answer to `{text}`").into());
         }
     }
-    connection.close(TIMEOUT)?;
+    connection.close().wait_for(TIMEOUT)?;
     server.join().map_err(|_| "the server has panicked")?.map_err(Into::into)
 }
 

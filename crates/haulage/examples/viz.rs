@@ -30,7 +30,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     if let Some(stats::ArrivalStats { missing, jitter, .. }) = viewer.statistics().of() {
         println!("{missing} packets are missing; jitter: {jitter}");
     }
-    viewer.close(TIMEOUT)?;
+    viewer.close().wait_for(TIMEOUT)?;
     sender.join().map_err(|_| "the sender has panicked")?.map_err(Into::into)
 }
 

@@ -1,9 +1,7 @@
 use std::fmt;
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use haul_base::{Rate, Span};
 use haul_engine::{Channel, EngineError as Error, Message};
@@ -174,8 +172,8 @@ impl Connection {
         self.channel.recipe()
     }
 
-    /// Returns the cipher that protects the packets; `None` once the ended connection is forgotten.
-    pub fn cipher(&self) -> Option<Cipher> {
+    /// Returns the cipher that protects the packets.
+    pub fn cipher(&self) -> Cipher {
         self.channel.cipher()
     }
 
@@ -201,17 +199,13 @@ impl Connection {
     }
 
     /// Closes the connection for all clones: waits for outstanding data, closes, and waits for the peer's
-    /// answer, up to `timeout` in all.
+    /// answer or for the last repetition of the close. After a timeout, may be called again;
+    /// [`Connection::abort`] tells the peer that data is missing.
     ///
     /// # Errors
-    /// If not all data is known to have arrived by then.
-    pub fn close(&self, timeout: Duration) -> Result<(), WaitError> {
-        let closing = self.operation("delivery of all data", |context| self.poll_close(context));
-        match closing.wait_for(timeout) {
-            // All data has arrived; only the answer to the close is missing.
-            Err(WaitError::TimedOut(_)) if self.channel.close_now() => Ok(()),
-            closed => closed,
-        }
+    /// If not all data is known to have arrived.
+    pub fn close(&self) -> Operation<'_, impl Polled<(), WaitError>> {
+        self.operation("delivery of all data", |context| self.poll_close(context))
     }
 
     fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -220,14 +214,6 @@ impl Connection {
             let _ = ready!(streams.poll_flush(context));
         }
         self.channel.poll_close(context)
-    }
-
-    /// Async version of [`Connection::close`], without a timeout for outstanding data; use the executor's.
-    ///
-    /// # Errors
-    /// If the connection did not end gracefully.
-    pub async fn close_async(&self) -> Result<(), WaitError> {
-        Ok(poll_fn(|context| self.poll_close(context)).await?)
     }
 
     /// Waits until the connection has ended, and returns how. After [`Connection::abort`], that is when the

@@ -27,7 +27,7 @@
 //! let url = "haul://server.example.org:2640/?k=..." ;
 //! let here = Connection::open(url, &haulage::preset("msg")?, &Options::default()).wait()?;
 //! here.send(b"hello").wait()?;
-//! here.close(Duration::from_secs(5))?;
+//! here.close().wait_for(Duration::from_secs(5))?;
 //! # Ok(()) }
 //! ```
 //!

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use haul_base::{CauseCounts, Rate, Span};
 use haul_engine::{
     ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Monitor, Session, Transfer, Waker,
-    connect, spawn_blocking,
 };
 use haul_proto::connection::settings_for;
 use haul_proto::multiplexer::SendBuffer;
@@ -22,7 +21,7 @@ use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request, Sett
 use self::buffers::{Inbox, Sink, Source};
 pub use self::law_requests::{LawRequestError, LawRequests};
 use crate::operation::of_future;
-use crate::{ConnectionError, OpenError, Operation, Options, Polled, WaitError};
+use crate::{ConnectionError, Endpoint, OpenError, Operation, Options, Polled, WaitError};
 
 /// Capacity for unacknowledged bytes: 100 ms at 5 Gbit/s.
 const MAX_OUTSTANDING: usize = 64 << 20;
@@ -151,31 +150,61 @@ impl Transport {
     }
 }
 
-/// Opens a session and has `begin` start its transfer. A separate thread does the handshake.
-fn open<S: Send + 'static>(
+/// Opens a session and has `begin` start its transfer. The thread of `endpoint`, by default one for this
+/// handshake only, waits for the network.
+fn open<S>(
+    endpoint: Option<&Endpoint>,
     url: &str,
     recipe: &Recipe,
     options: &Options,
     request: Request,
     begin: fn(Session) -> Result<S, Error>,
 ) -> Operation<'static, impl Polled<S, OpenError> + use<S>> {
-    let url = url.parse::<HaulUrl>();
+    let (endpoint, url) = (endpoint.cloned(), url.parse::<HaulUrl>());
     let settings = settings(recipe, options);
     let (ciphers, timeout, loss_model) =
         (options.ciphers.clone(), options.timeout, options.loss_model.clone());
-    let opening = move || {
+    of_future("the server's answer", async move {
         let options = ConnectOptions { ciphers, timeout, ..ConnectOptions::new(request, settings?) };
-        let mut session = connect(&url?, options)?;
+        let endpoint = endpoint.map_or_else(Endpoint::client, Ok)?;
+        let mut session = endpoint.engine.connect_session(&url?, options).await?;
         session.set_loss_model(loss_model);
         Ok(begin(session)?)
-    };
-    of_future("the server's answer", spawn_blocking(opening))
+    })
 }
 
 /// Returns the settings of a session that runs this recipe.
 fn settings(recipe: &Recipe, options: &Options) -> Result<Settings, RecipeError> {
     let socket_buffer = options.socket_buffer.map(|bytes| bytes.0);
     Ok(Settings { offload: options.offload, socket_buffer, ..settings_for(recipe, options.rate)? })
+}
+
+impl Endpoint {
+    /// Like [`ByteWriter::open`], but this endpoint's thread waits for the handshake.
+    ///
+    /// # Errors
+    /// As [`ByteWriter::open`].
+    pub fn open_writer(
+        &self,
+        url: &str,
+        recipe: &Recipe,
+        options: &Options,
+    ) -> Operation<'static, impl Polled<ByteWriter, OpenError> + use<>> {
+        open(Some(self), url, recipe, options, Request::StreamSend, ByteWriter::of)
+    }
+
+    /// Like [`ByteReader::open`], but this endpoint's thread waits for the handshake.
+    ///
+    /// # Errors
+    /// As [`ByteReader::open`].
+    pub fn open_reader(
+        &self,
+        url: &str,
+        recipe: &Recipe,
+        options: &Options,
+    ) -> Operation<'static, impl Polled<ByteReader, OpenError> + use<>> {
+        open(Some(self), url, recipe, options, Request::StreamReceive, ByteReader::of)
+    }
 }
 
 impl ByteWriter {
@@ -191,7 +220,7 @@ impl ByteWriter {
         recipe: &Recipe,
         options: &Options,
     ) -> Operation<'static, impl Polled<Self, OpenError> + use<>> {
-        open(url, recipe, options, Request::StreamSend, Self::of)
+        open(None, url, recipe, options, Request::StreamSend, Self::of)
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
@@ -333,7 +362,7 @@ impl ByteReader {
         recipe: &Recipe,
         options: &Options,
     ) -> Operation<'static, impl Polled<Self, OpenError> + use<>> {
-        open(url, recipe, options, Request::StreamReceive, Self::of)
+        open(None, url, recipe, options, Request::StreamReceive, Self::of)
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {

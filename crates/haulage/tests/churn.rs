@@ -168,7 +168,7 @@ fn run(pending: Pending) {
                 let here = endpoint.connect(&url, &recipe, &Options::default()).await.unwrap();
                 end(here.clone(), 1_000 * number, pending).await;
                 assert_eq!(here.recv().await.unwrap().data, b"done");
-                here.close_async().await.unwrap();
+                here.close().await.unwrap();
             });
         }
         let all = async {

@@ -62,8 +62,10 @@ fn read_to_end(connection: &Connection) -> (usize, WaitError) {
 fn a_close_fails_if_the_peer_closed_before_receiving_everything() {
     let listener = listener();
     let (client, server, _) = stuck(&listener);
-    server.close(TIMEOUT).unwrap();
-    for ended in [client.flush().wait_for(TIMEOUT), client.close(TIMEOUT), client.close(TIMEOUT)] {
+    server.close().wait_for(TIMEOUT).unwrap();
+    for ended in
+        [client.flush().wait_for(TIMEOUT), client.close().wait_for(TIMEOUT), client.close().wait_for(TIMEOUT)]
+    {
         assert!(matches!(ended, Err(WaitError::Ended(ConnectionError::Closed))), "{ended:?}");
     }
 }
@@ -72,13 +74,41 @@ fn a_close_fails_if_the_peer_closed_before_receiving_everything() {
 fn a_close_that_times_out_tells_the_peer_that_data_is_missing() {
     let listener = listener();
     let (client, server, sent) = stuck(&listener);
-    assert!(matches!(client.close(SHORT), Err(WaitError::TimedOut(_))));
+    for timeout in [SHORT, SHORT / 6] {
+        assert!(matches!(client.close().wait_for(timeout), Err(WaitError::TimedOut(_))));
+    }
+    drop(client);
     let (messages, error) = read_to_end(&server);
     assert!(messages < sent);
     assert!(
         matches!(error, WaitError::Ended(ConnectionError::Aborted(_))),
         "{messages} of {sent}: {error:?}"
     );
+}
+
+/// The endpoint outlives its listener as long as a connection is open, but nobody would read further ones.
+#[test]
+fn a_listener_that_is_dropped_accepts_no_more_connections() {
+    let listener = listener();
+    let recipe = preset("msg").unwrap();
+    let file = std::env::temp_dir().join(format!("haulage-dropped-{}", std::process::id()));
+    let options = Options { resumption: Some(file.clone()), ..Options::default() };
+    let connect =
+        || Connection::open(&listener.url("127.0.0.1"), &recipe, &Options::default()).wait().unwrap();
+    let known = Endpoint::client().unwrap();
+    let returning = known.connect(&listener.url("127.0.0.1"), &recipe, &options).wait().unwrap();
+    let _server = listener.accept().wait_for(TIMEOUT).unwrap();
+    let waiting = connect();
+    waiting.send(b"read by nobody").wait().unwrap();
+    drop((listener, returning));
+    let resumed = known.resume(&options).unwrap();
+    for rejected in [waiting, resumed] {
+        let sent = rejected.send(b"too late").wait();
+        let closed = rejected.close().wait_for(TIMEOUT);
+        assert!(sent.is_err() || closed.is_err(), "{closed:?}");
+        assert!(matches!(rejected.ended(), Some(ConnectionError::Aborted(_))), "{:?}", rejected.ended());
+    }
+    fs::remove_file(file).unwrap();
 }
 
 #[test]

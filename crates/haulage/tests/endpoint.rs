@@ -113,8 +113,21 @@ fn a_server_connects_to_others_through_its_listening_socket() {
         exchange(client, server, "to and fro");
     }
     assert_eq!(pairs[0].1.peer(), first.local_addr());
-    pairs[0].0.close(TIMEOUT).unwrap();
+    pairs[0].0.close().wait_for(TIMEOUT).unwrap();
     exchange(&pairs[1].0, &pairs[1].1, "goes on");
+}
+
+/// Two sockets of one port would each receive a part of the other's packets.
+#[test]
+fn a_port_whose_connections_are_still_open_is_not_available() {
+    let first = listener("127.0.0.1:0");
+    let (address, recipe) = (first.local_addr(), preset("msg").unwrap());
+    let client = Connection::open(&first.url(""), &recipe, &Options::default()).wait().unwrap();
+    let server = first.accept().wait_for(TIMEOUT).unwrap();
+    drop(first);
+    let error = Listener::bind(address).unwrap_err();
+    assert!(matches!(error, AcceptError::Address { .. }), "{error:?}");
+    exchange(&client, &server, "undisturbed");
 }
 
 #[test]

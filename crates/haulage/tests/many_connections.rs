@@ -56,7 +56,7 @@ fn a_thousand_connections_share_one_socket_and_one_thread() {
     }
     assert_eq!(endpoint.known_peers(), 1_000);
     let (client, server) = ends.swap_remove(500);
-    client.close(TIMEOUT).unwrap();
+    client.close().wait_for(TIMEOUT).unwrap();
     assert!(matches!(server.recv().wait_for(TIMEOUT), Err(WaitError::Ended(ConnectionError::Closed))));
     // A connection that ends affects no other, and leaves nothing behind.
     drop(client);

@@ -49,7 +49,7 @@ fn tasks_send_receive_and_flush_on_any_executor() {
         }
         client.flush().await.unwrap();
     });
-    client.close(TIMEOUT).unwrap();
+    client.close().wait_for(TIMEOUT).unwrap();
     echo.join().unwrap();
 }
 
@@ -68,7 +68,7 @@ fn waits_end_in_time_and_clones_share_one_connection() {
         writing.send(&[1; 10_000]).wait().unwrap();
     }
     drop(writing);
-    client.close(TIMEOUT).unwrap();
+    client.close().wait_for(TIMEOUT).unwrap();
     assert_eq!(reader.join().unwrap(), 1_000_000);
     assert!(matches!(server.ended(), Some(ConnectionError::Closed)));
     let too_long = vec![0; 1 << 20];
@@ -250,7 +250,7 @@ fn a_stream_that_is_cut_has_not_ended() {
 fn a_connection_that_ends_before_its_first_message_is_accepted_as_ended() {
     let listener = listener();
     let (client, server) = pair(&listener, &preset("msg").unwrap());
-    client.close(TIMEOUT).unwrap();
+    client.close().wait_for(TIMEOUT).unwrap();
     assert!(matches!(server.recv().wait_for(TIMEOUT), Err(WaitError::Ended(ConnectionError::Closed))));
     for preset_name in ["viz", "msg", "sensor"] {
         let open = || {
@@ -259,7 +259,7 @@ fn a_connection_that_ends_before_its_first_message_is_accepted_as_ended() {
                 .unwrap()
         };
         // At once: no packet of the connection was sent yet.
-        open().close(TIMEOUT).unwrap();
+        open().close().wait_for(TIMEOUT).unwrap();
         let server = listener.accept().wait_for(TIMEOUT).unwrap();
         assert!(
             matches!(server.recv().wait_for(TIMEOUT), Err(WaitError::Ended(ConnectionError::Closed))),
@@ -297,7 +297,7 @@ fn the_resumption_state_of_another_recipe_opens_no_connection() {
         let (client, server) = open(name);
         client.send(name.as_bytes()).wait().unwrap();
         assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, name.as_bytes());
-        client.close(TIMEOUT).unwrap();
+        client.close().wait_for(TIMEOUT).unwrap();
     }
     assert!(listener.accept().wait_for(Duration::from_millis(300)).is_err(), "one connection each");
     std::fs::remove_file(directory).unwrap();
@@ -314,7 +314,7 @@ fn the_resumption_state_of_another_server_is_not_used() {
         client.send(b"for this one").wait().unwrap();
         let server = listener.accept().wait_for(TIMEOUT).expect("the server of the URL");
         assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, b"for this one");
-        client.close(TIMEOUT).unwrap();
+        client.close().wait_for(TIMEOUT).unwrap();
     }
     std::fs::remove_file(file).unwrap();
 }
@@ -365,7 +365,7 @@ fn sources_and_sinks_work_with_resumption_files() {
         assert_eq!(server.recv().wait_for(TIMEOUT).unwrap().data, b"question");
         server.send(b"answer").wait().unwrap();
         assert_eq!(got.recv_timeout(TIMEOUT).expect("the sink has it"), b"answer", "round {round}");
-        client.close(TIMEOUT).unwrap();
+        client.close().wait_for(TIMEOUT).unwrap();
         let ends = Ends { message_source: Some(Box::new(Source(3))), ..Ends::default() };
         let (client, server) = open(round, ends);
         for remaining in (0..3u32).rev() {
@@ -375,7 +375,7 @@ fn sources_and_sinks_work_with_resumption_files() {
                 "round {round}"
             );
         }
-        client.close(TIMEOUT).unwrap();
+        client.close().wait_for(TIMEOUT).unwrap();
     }
     std::fs::remove_file(file).unwrap();
 }
@@ -576,7 +576,7 @@ fn empty_messages_wait_for_capacity_like_others() {
     for _ in 0..sent {
         assert!(server.recv().wait_for(TIMEOUT).unwrap().data.is_empty());
     }
-    client.close(TIMEOUT).unwrap();
+    client.close().wait_for(TIMEOUT).unwrap();
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn streams_of_both_ends_and_messages_arrive_whole_over_a_bad_path() {
             });
         }
     });
-    client.close(TIMEOUT).unwrap();
+    client.close().wait_for(TIMEOUT).unwrap();
     assert!(client.statistics().totals.data_resent > 0, "nothing was retransmitted");
 }
 
@@ -286,7 +286,7 @@ fn empty_streams_end_and_any_number_can_follow() {
             assert_eq!(read_to_end(&mut answer), round.to_be_bytes());
         }
     });
-    client.close(TIMEOUT).unwrap();
+    client.close().wait_for(TIMEOUT).unwrap();
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn the_end_of_a_connection_does_not_end_its_streams_cleanly() {
         let (_, mut reads_cut) = accept(&server);
         client.flush().wait_for(TIMEOUT).unwrap();
         match case {
-            0 => client.close(TIMEOUT).unwrap(),
+            0 => client.close().wait_for(TIMEOUT).unwrap(),
             1 => client.abort(),
             // The streams of a connection own it; the last of them drops it.
             _ => drop((client, complete, complete_answer, cut, cut_answer)),

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::io::Read;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -91,7 +92,7 @@ fn a_server_accepts_answers_and_ends_concurrently_with_its_clients() {
                 client_end.send(&message).await.unwrap();
                 assert_eq!(client_end.recv().await.unwrap().data, message);
             }
-            client_end.close_async().await.unwrap();
+            client_end.close().await.unwrap();
             assert!(matches!(client_end.ended(), Some(ConnectionError::Closed)));
         };
         for number in 0..3 {
@@ -206,7 +207,7 @@ fn streams_of_one_connection_serve_tasks() {
             assert!(echo.await.unwrap() == data());
         }
         client_end.flush().await.unwrap();
-        client_end.close_async().await.unwrap();
+        client_end.close().await.unwrap();
         server.await.unwrap();
     });
 }
@@ -276,13 +277,20 @@ impl Wake for NoopWaker {
 
 #[test]
 fn a_connecting_task_has_one_descriptor_until_it_is_dropped() {
+    let endpoint = Endpoint::client().unwrap();
+    let options = Options { timeout: 2 * TIMEOUT, ..Options::default() };
+    waits_until_dropped(|url| endpoint.connect(url, &preset("msg").unwrap(), &options));
+    waits_until_dropped(|url| ByteWriter::open(url, &preset("bulk").unwrap(), &options));
+}
+
+fn waits_until_dropped<T>(connect: impl Fn(&str) -> T)
+where
+    T: Future<Output: Debug> + 'static,
+{
     let (listener, url) = listener();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
-    let url = Url { port, ..url.parse().unwrap() }.to_string();
-    let endpoint = Endpoint::client().unwrap();
-    let (recipe, options) = (preset("msg").unwrap(), Options::default());
-    let mut connecting = Box::pin(endpoint.connect(&url, &recipe, &options));
+    let mut connecting = Box::pin(connect(&Url { port, ..url.parse().unwrap() }.to_string()));
     let mut poll = || {
         let waker = Waker::from(Arc::new(NoopWaker));
         assert!(connecting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());

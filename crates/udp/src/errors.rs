@@ -178,9 +178,10 @@ impl SendError {
             ErrorClass::QueueFull(full) => Self::WouldBlock(full),
             ErrorClass::TooLarge => Self::TooLarge,
             ErrorClass::Refused => Self::Refused,
-            ErrorClass::Unreachable => Self::Unreachable(error),
+            // EINVAL: a blackhole route, and before Linux 5.14 a lost local address.
+            ErrorClass::Unreachable | ErrorClass::Offload => Self::Unreachable(error),
             ErrorClass::NotPermitted => Self::NotPermitted(error),
-            ErrorClass::Interrupted | ErrorClass::Offload | ErrorClass::Other => Self::Io(error),
+            ErrorClass::Interrupted | ErrorClass::Other => Self::Io(error),
         }
     }
 }
@@ -232,6 +233,7 @@ mod tests {
             assert!(!SendError::from_os(os(code)).is_fatal(), "{code}");
             assert!(!RecvError::from_os(os(code)).is_fatal(), "{code}");
         }
+        assert!(!SendError::from_os(os(libc::EINVAL)).is_fatal(), "a blackhole route");
         assert!(SendError::from_os(os(libc::EBADF)).is_fatal());
         assert!(RecvError::from_os(os(libc::EBADF)).is_fatal());
     }

@@ -17,7 +17,7 @@ pub enum Offload {
 /// opening and binding can fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether several sockets may share the local port (`SO_REUSEPORT`), as a listener and its sessions do.
+    /// Whether connected sockets may share the local port (`SO_REUSEPORT`), as a listener's sessions do.
     pub reuse_port: bool,
     /// Whether a socket bound to `[::]` also serves IPv4, overriding the system's default
     /// (`net.ipv6.bindv6only`).

@@ -19,9 +19,6 @@ type Opt = (i32, i32);
 pub(crate) fn open(addr: SocketAddr, options: &Options) -> Result<(Socket, Capabilities), SocketError> {
     let socket = Socket::new(Domain::for_address(addr), Type::DGRAM.cloexec().nonblocking(), None)
         .map_err(SocketError::Open)?;
-    if options.reuse_port {
-        socket.set_reuse_port(true).map_err(SocketError::Open)?;
-    }
     if options.dual_stack && addr.is_ipv6() {
         socket.set_only_v6(false).map_err(SocketError::Open)?;
     }

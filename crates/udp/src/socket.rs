@@ -43,7 +43,15 @@ impl UdpSocket {
     /// [`SocketError::Open`] or [`SocketError::Bind`]. Anything else that the kernel does not grant is no
     /// error but shows in [`capabilities`](Self::capabilities).
     pub fn bind(addr: SocketAddr, options: &Options) -> Result<Self, SocketError> {
+        let socket = Self::bound(addr, options, false)?;
+        // Only sockets that are connected join: another listener's would take half of the clients.
+        socket.socket.set_reuse_port(options.reuse_port).map_err(SocketError::Open)?;
+        Ok(socket)
+    }
+
+    fn bound(addr: SocketAddr, options: &Options, joins_port: bool) -> Result<Self, SocketError> {
         let (socket, capabilities) = setup::open(addr, options)?;
+        socket.set_reuse_port(joins_port).map_err(SocketError::Open)?;
         socket.bind(&addr.into()).map_err(|source| SocketError::Bind { addr, source })?;
         tracing::debug!(%addr, %capabilities, "UDP socket");
         let sending = SendState::new(&capabilities);
@@ -59,7 +67,7 @@ impl UdpSocket {
     /// # Errors
     /// As [`bind`](Self::bind) and [`connect`](Self::connect).
     pub fn connected(local: SocketAddr, peer: SocketAddr, options: &Options) -> Result<Self, SocketError> {
-        let socket = Self::bind(local, options)?;
+        let socket = Self::bound(local, options, options.reuse_port)?;
         socket.connect(peer)?;
         Ok(socket)
     }

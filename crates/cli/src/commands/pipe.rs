@@ -65,9 +65,9 @@ struct Tally {
 }
 
 impl Tally {
-    fn begin(cipher: Option<Cipher>) -> Self {
-        let cipher = cipher.map(|cipher| cipher.to_string()).unwrap_or_default();
-        Self { report: RunReport { cipher, ..RunReport::default() }, ..Self::default() }
+    fn begin(cipher: Cipher) -> Self {
+        let report = RunReport { cipher: cipher.to_string(), ..RunReport::default() };
+        Self { report, ..Self::default() }
     }
 
     /// Adds what is known at the end of a connection.
@@ -299,7 +299,7 @@ impl Pipe<'_> {
     }
 
     fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
-        let mut tally = Tally::begin(Some(writer.cipher()));
+        let mut tally = Tally::begin(writer.cipher());
         let mut controls = Controls::new(&writer, self.args.listen.is_none());
         let (mut buffer, mut unsent) = (vec![0; 1 << 20], 0..0);
         loop {
@@ -348,7 +348,7 @@ impl Pipe<'_> {
     }
 
     fn read_all(&self, reader: &mut ByteReader) -> Result<Tally, Fault> {
-        let mut tally = Tally::begin(Some(reader.cipher()));
+        let mut tally = Tally::begin(reader.cipher());
         let mut buffer = vec![0; 1 << 20];
         loop {
             let read = || reader.read_some(&mut buffer).wait_for(POLL_INTERVAL).map_err(stream_error);
@@ -386,7 +386,7 @@ impl Pipe<'_> {
             flushed => flushed,
         })?;
         let tally = tally.of(connection);
-        connection.close(DELIVERY_TIMEOUT).map_err(connection_fault)?;
+        connection.close().wait_for(DELIVERY_TIMEOUT).map_err(connection_fault)?;
         Ok(tally)
     }
 

@@ -62,12 +62,20 @@ impl ConnectOptions {
 /// [`EngineError::Peer`] if the server refuses (secret, expiry, version, cipher, or its own reasons);
 /// [`EngineError::TimedOut`] if it does not answer; [`EngineError::TooLong`] if the request is too long.
 pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, EngineError> {
+    block_on(open_session(url, options, &BlockingWait))
+}
+
+async fn open_session(
+    url: &HaulUrl,
+    options: ConnectOptions,
+    readiness: &impl Readiness,
+) -> Result<Session, EngineError> {
     let ConnectOptions { request, settings, ciphers, timeout } = options;
     // Check everything that can fail locally before sending anything.
     let first = ciphers.first().copied().ok_or(EngineError::NoCipher)?;
     let recipe = session_recipe(&settings, first)?;
     let hello = hello(ciphers, request, settings);
-    let mut server = block_on(connect_tls(url, hello, timeout, &BlockingWait))?;
+    let mut server = connect_tls(url, hello, timeout, readiness).await?;
     let (clock, udp) = (Clock::start(), udp_options(&server.hello.settings, false));
     // Same local address as the TCP connection, same remote address and port, and the same zone if
     // link-local.
@@ -85,7 +93,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         probe.next_round.map_or(timeout, |at| at.since(now).into())
     };
     let check = |accept: &Accept| agreed_recipe(accept, recipe);
-    let (accept, recipe) = block_on(server.request(timeout, &BlockingWait, repeat, check))?;
+    let (accept, recipe) = server.request(timeout, readiness, repeat, check).await?;
     probe.on_accepted(clock.now());
     let VerifiedServer { channel, peer, secrets, round_trip, hello, .. } = server;
     Ok(Session {

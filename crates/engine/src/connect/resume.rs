@@ -7,10 +7,10 @@ use haul_proto::connection::{ResumptionError, SavedResumption, compile};
 use haul_stack::{Ends, Recipe};
 use haul_wire::control::FaultCode;
 
-use super::{ResumptionFile, agree, resolve};
+use super::{ConnectOptions, ResumptionFile, agree, open_session, resolve};
 use crate::clock::{unix_micros, unix_now};
 use crate::wake::lock;
-use crate::{Channel, Endpoint, EngineError, HaulUrl, OpenOptions};
+use crate::{Channel, Endpoint, EngineError, HaulUrl, OpenOptions, Session};
 
 impl Endpoint {
     /// Agrees on the recipe with the server of `url` and opens a connection. The endpoint's thread waits for
@@ -49,6 +49,19 @@ impl Endpoint {
         let mut saved = saved?;
         saved.next_epoch(unix_micros());
         self.begin(saved, recipe, options, ends)
+    }
+
+    /// Async version of [`connect`](crate::connect): the endpoint's thread waits for the network. The session
+    /// has its own socket and threads, and may outlive the endpoint.
+    ///
+    /// # Errors
+    /// As [`connect`](crate::connect).
+    pub async fn connect_session(
+        &self,
+        url: &HaulUrl,
+        options: ConnectOptions,
+    ) -> Result<Session, EngineError> {
+        open_session(url, options, &**self.shared()).await
     }
 }
 

@@ -53,16 +53,19 @@ fn many_large_messages_pass_both_ways_at_once_with_little_memory() {
 
 #[test]
 fn a_sleeping_reader_blocks_the_sender_without_timeouts() {
-    let [a, b] = channels(timing(2000));
-    let sender = a.clone();
-    let thread = std::thread::spawn(move || (0..50).for_each(|_| sender.send(text(900_000)).unwrap()));
-    std::thread::sleep(Duration::from_secs(3));
-    assert!(!thread.is_finished(), "50 MB fit nowhere");
-    for _ in 0..50 {
-        b.recv(TIMEOUT).unwrap();
-    }
-    thread.join().unwrap();
-    assert!(a.failure().is_none() && b.failure().is_none());
+    let failures = || {
+        let [a, b] = channels(timing(2000));
+        let sender = a.clone();
+        let thread = std::thread::spawn(move || (0..50).all(|_| sender.send(text(900_000)).is_ok()));
+        std::thread::sleep(Duration::from_secs(3));
+        let is_blocked = !thread.is_finished();
+        let received = (0..50).take_while(|_| b.recv(TIMEOUT).is_ok()).count();
+        (is_blocked, received, thread.join().unwrap(), a.failure(), b.failure())
+    };
+    // A busy machine can stall the threads that serve the channel for the timeout.
+    let is_expected = |found: &_| matches!(found, (true, 50, true, None, None));
+    let found = attempts(failures, is_expected);
+    assert!(is_expected(&found), "{found:?}: 50 MB fit nowhere, and nothing fails");
 }
 
 /// A queue that the session's own packets keep full delays TCP, but must not end the session.

@@ -84,12 +84,14 @@ fn open(
 ) -> Option<Arc<Connection>> {
     let options = lock(&shared.options).clone();
     let connection = Connection::new(now, resumption, id, peer, Duration::ZERO, &options, Ends::default());
-    let connection = connection.map(Arc::new).inspect_err(|error| {
+    let connection = connection.inspect_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
+    });
+    let Some(connection) = connection.ok().filter(|_| shared.is_accepting()).map(Arc::new) else {
         let keys = FrameKeys::new(&resumption.secret, id, Role::Server);
         shared.send(&keys.frame(ControlFrameKind::Close, CloseReason::Abort as u32, BARE_FRAME_LEN), peer.at);
-    });
-    let connection = connection.ok()?;
+        return None;
+    };
     let mut table = lock(&shared.table);
     table.get(id.identity)?;
     let wakers = shared.queue_for_accept(connection.clone())?;

@@ -1,5 +1,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use super::Endpoint;
 use super::connection::{Connection, LockedConnection};
 use super::driver::InlineDriver;
 use crate::clock::after;
-use crate::wake::{block_with, lock, park};
+use crate::wake::{block_with, park};
 use crate::{EngineError, Role};
 
 /// A received message.
@@ -38,6 +39,8 @@ pub struct Channel {
     endpoint: Endpoint,
     saved: Option<Box<SavedResumption>>,
     closing: ControlFrameKind,
+    /// Whether the application has waited for all data to arrive.
+    is_close_requested: AtomicBool,
 }
 
 /// Result of an attempt under the connection's lock; `None` if not ready.
@@ -51,7 +54,7 @@ impl Channel {
     ) -> Self {
         let closing =
             if saved.is_some() { ControlFrameKind::CloseAndDropResumption } else { ControlFrameKind::Close };
-        Self { connection, endpoint, saved, closing }
+        Self { connection, endpoint, saved, closing, is_close_requested: AtomicBool::new(false) }
     }
 
     /// Returns which end this is.
@@ -64,9 +67,9 @@ impl Channel {
         self.connection.identity()
     }
 
-    /// Returns the cipher that protects the packets; `None` once the client is forgotten.
-    pub fn cipher(&self) -> Option<Cipher> {
-        lock(&self.endpoint.shared().table).get(self.identity()).map(|peer| peer.resumption.cipher)
+    /// Returns the cipher that protects the packets.
+    pub fn cipher(&self) -> Cipher {
+        self.connection.cipher
     }
 
     /// Returns the peer's validated address, or that of its first packet if none is validated yet.
@@ -272,6 +275,7 @@ impl Channel {
     /// Why the connection ended, if not gracefully: [`EngineError::Closed`] if the peer closed before all
     /// data was known to have arrived.
     pub fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
+        self.is_close_requested.store(true, Ordering::Relaxed);
         if !self.is_closing() {
             match ready!(self.poll_flush(context)) {
                 Err(error) if !matches!(error, EngineError::Closed) => return Poll::Ready(Err(error)),
@@ -283,14 +287,6 @@ impl Channel {
             EngineError::Closed if self.connection.lock().stack.outstanding() == 0 => Ok(()),
             error => Err(error),
         })
-    }
-
-    /// Closes at once; tells the peer if data is missing. Returns whether all data is known to have arrived.
-    pub fn close_now(&self) -> bool {
-        let has_arrived = self.is_closing() && !self.connection.lock().lifecycle.is_unconfirmed();
-        let is_complete = self.connection.lock().stack.outstanding() == 0;
-        self.start_close(if is_complete { CloseReason::Graceful } else { CloseReason::Abort });
-        has_arrived
     }
 
     /// Waits for the end of the connection, and returns why it ended: after a close, when it was answered or
@@ -318,10 +314,17 @@ impl Channel {
 }
 
 impl Endpoint {
+    /// Rejects connections opened by peers from now on, and aborts those not accepted yet.
+    pub(crate) fn stop_accepting(&self) {
+        for connection in self.shared().stop_accepting() {
+            Channel::new(connection, self.clone(), None).abort();
+        }
+    }
+
     /// Waits for the next connection opened by a peer.
     ///
     /// # Errors
-    /// [`EngineError::Closed`] if the endpoint has ended.
+    /// [`EngineError::Closed`] if the endpoint or its listener has ended.
     pub fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Channel, EngineError>> {
         self.shared().poll_backlog(context).map_ok(|connection| Channel::new(connection, self.clone(), None))
     }
@@ -347,9 +350,12 @@ impl Drop for Channel {
     fn drop(&mut self) {
         // The endpoint may end with this channel: an unsent batch must be sent now.
         self.add_blocked();
-        // Sent data may still arrive; queued data probably will not.
-        let is_all_sent = self.connection.lock().stack.queued_bytes() == 0;
-        self.start_close(if is_all_sent { CloseReason::Graceful } else { CloseReason::Abort });
+        let is_requested = self.is_close_requested.load(Ordering::Relaxed);
+        let state = self.connection.lock();
+        // Sent data may still arrive, unless the application gave up waiting; queued data probably will not.
+        let is_graceful = state.stack.queued_bytes() == 0 && !(is_requested && state.stack.outstanding() > 0);
+        drop(state);
+        self.start_close(if is_graceful { CloseReason::Graceful } else { CloseReason::Abort });
         self.connection.lock().application = Application::Dropped;
         self.endpoint.shared().remove_if_over(&self.connection);
     }

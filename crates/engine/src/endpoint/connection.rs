@@ -11,6 +11,7 @@ use haul_proto::connection::{
     Outgoing, PacketVerdict, PeerAddress, ResumptionState,
 };
 use haul_stack::{Ends, RecipeError, Stack, caught};
+use haul_wire::control::Cipher;
 use haul_wire::packet::{ConnectionId, ControlFrame};
 
 use super::socket::EndpointSocket;
@@ -22,6 +23,7 @@ pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 
 pub(crate) struct Connection {
     pub(super) keys: Keys,
+    pub(super) cipher: Cipher,
     state: Mutex<LockedConnection>,
     /// Time for which a waiting thread polls the socket before it sleeps.
     pub(super) busy_poll: Span,
@@ -55,26 +57,27 @@ impl Connection {
     ) -> Result<Self, RecipeError> {
         let keys = ConnectionKeys::new(&resumption.secret, &id, resumption.role);
         let machine = ConnectionState::begin(now, resumption, &keys, peer, opening.into(), options, ends)?;
-        Ok(Self { busy_poll: options.busy_poll.into(), ..Self::of(Keys::Resumable(keys), machine) })
+        let connection = Self::of(Keys::Resumable(keys), resumption.cipher, machine);
+        Ok(Self { busy_poll: options.busy_poll.into(), ..connection })
     }
 
     /// Creates the connection of a session: its path is validated, and the stack protects its packets.
     pub(crate) fn of_session(
         now: Time,
-        keys: FrameKeys,
-        role: Role,
+        (role, keys, cipher): (Role, FrameKeys, Cipher),
         peer: SocketAddr,
         stack: Stack,
         silence: Span,
     ) -> Self {
         let machine = ConnectionState::of_session(now, peer, stack, silence);
-        Self::of(Keys::Session(role, Box::new(keys)), machine)
+        Self::of(Keys::Session(role, Box::new(keys)), cipher, machine)
     }
 
-    fn of(keys: Keys, machine: ConnectionState<EngineError>) -> Self {
+    fn of(keys: Keys, cipher: Cipher, machine: ConnectionState<EngineError>) -> Self {
         let state = LockedConnection { machine, timer: None, wakers: WakerList::default() };
         Self {
             keys,
+            cipher,
             state: Mutex::new(state),
             busy_poll: Span::ZERO,
             #[cfg(test)]

@@ -75,8 +75,8 @@ pub(crate) struct SharedEndpoint {
     pub(super) driver: Driver,
     /// Options of connections opened by peers.
     pub(super) options: Mutex<ConnectionOptions>,
-    /// Connections opened by peers and not accepted yet.
-    backlog: Monitor<VecDeque<Arc<Connection>>>,
+    /// Connections opened by peers and not accepted yet; `None` once the listener was dropped.
+    backlog: Monitor<Option<VecDeque<Arc<Connection>>>>,
     max_backlog: usize,
     /// When peers can no longer open connections, in seconds since 1970.
     pub(super) expires: Option<u64>,
@@ -95,7 +95,7 @@ impl SharedEndpoint {
             table: Mutex::new(PeerTable::new(known_peers)),
             sessions: Arc::default(),
             options: Mutex::default(),
-            backlog: Monitor::default(),
+            backlog: Monitor::new(Some(VecDeque::new())),
             max_backlog,
             expires,
         })
@@ -125,20 +125,28 @@ impl SharedEndpoint {
     }
 
     /// Queues a connection to accept; returns the tasks to wake once unlocked, or `None` if the queue is
-    /// full.
+    /// full or closed.
     pub(super) fn queue_for_accept(&self, connection: Arc<Connection>) -> Option<WakerList> {
         let mut backlog = self.backlog.lock();
-        if backlog.len() >= self.max_backlog {
-            return None;
-        }
-        backlog.push_back(connection);
+        let queue = backlog.as_mut().filter(|queue| queue.len() < self.max_backlog)?;
+        queue.push_back(connection);
         Some(backlog.wakers.take())
     }
 
+    /// Whether peers may open connections.
+    pub(super) fn is_accepting(&self) -> bool {
+        self.backlog.lock().is_some()
+    }
+
+    /// Closes the queue; returns the connections in it.
+    pub(super) fn stop_accepting(&self) -> impl Iterator<Item = Arc<Connection>> + use<> {
+        self.backlog.update(Option::take).into_iter().flatten()
+    }
+
     pub(super) fn poll_backlog(&self, context: &Context<'_>) -> Poll<Result<Arc<Connection>, EngineError>> {
-        self.backlog.poll(context, |backlog| match backlog.pop_front() {
-            None => self.is_stopped().then_some(Err(EngineError::Closed)),
-            next => next.map(Ok),
+        self.backlog.poll(context, |backlog| match backlog.as_mut().map(VecDeque::pop_front) {
+            Some(None) if !self.is_stopped() => None,
+            next => Some(next.flatten().ok_or(EngineError::Closed)),
         })
     }
 

@@ -134,6 +134,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        self.endpoint.stop_accepting();
         // The eventfd stays readable, so no wake-up is missed.
         self.server.stop.wake();
         if let Some(thread) = self.thread.take() {

@@ -321,10 +321,7 @@ impl Waits for Channel {
     }
 
     fn close(&self, timeout: Duration) -> Result<(), EngineError> {
-        match self.wait_for(Some(timeout), "the end", |context| self.poll_close(context)) {
-            Err(EngineError::TimedOut { .. }) if self.close_now() => Ok(()),
-            closed => closed,
-        }
+        self.wait_for(Some(timeout), "the end", |context| self.poll_close(context))
     }
 }
 

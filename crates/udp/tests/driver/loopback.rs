@@ -186,6 +186,7 @@ fn a_session_socket_shares_the_port_with_its_listener() {
     let addr = listener.local_addr().unwrap();
     let client = bind(V4, &options(Offload::Auto));
     client.connect(addr).unwrap();
+    assert!(UdpSocket::bind(addr, &shared).is_err(), "two listeners");
     let session = UdpSocket::connected(addr, client.local_addr().unwrap(), &shared).unwrap();
     assert_eq!(session.peer_addr(), Some(client.local_addr().unwrap()));
     client.send(b"for the session", 100, Ecn::NotEct).unwrap();
