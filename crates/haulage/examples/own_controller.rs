@@ -11,7 +11,7 @@ use haulage::control::{
     register_law,
 };
 use haulage::stack::{Configuration, configuration};
-use haulage::{ByteWriter, LawChange, Listener, Options, Rate, Time, preset};
+use haulage::{Endpoint, LawChange, Listener, Options, Rate, Time, preset};
 
 const BYTES: usize = 8_000_000;
 const MIN_RATE: Rate = Rate::from_mbps(1);
@@ -91,7 +91,7 @@ fn write(url: &str) -> Result<(), Box<dyn Error>> {
     let mut recipe = preset("bulk")?;
     let rate_control = recipe.configuration::<RateControlConfig>().unwrap_or_default();
     recipe.put(rate_control.with_law(&PoliteConfig { decrease: 0.7 }));
-    let mut writer = ByteWriter::open(url, &recipe, &Options::default()).wait()?;
+    let mut writer = Endpoint::client()?.open_writer(url, &recipe, &Options::default()).wait()?;
     writer.write_all(&vec![7; BYTES / 2])?;
     writer.set_law(&LawChange::to(&BbrConfig::default()))?;
     writer.write_all(&vec![7; BYTES / 2])?;

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use haulage::{ByteWriter, Listener, Options, preset};
+use haulage::{Endpoint, Listener, Options, preset};
 
 const BYTES: usize = 20_000_000;
 
@@ -33,7 +33,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn write(url: &str) -> Result<(), Box<dyn Error>> {
-    let mut writer = ByteWriter::open(url, &preset("bulk")?, &Options::default()).wait()?;
+    let mut writer = Endpoint::client()?.open_writer(url, &preset("bulk")?, &Options::default()).wait()?;
     let data: Vec<u8> = (0..BYTES).map(|i| (i % 251) as u8).collect();
     writer.write_all(&data)?;
     Ok(writer.finish().wait()?)

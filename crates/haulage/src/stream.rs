@@ -150,24 +150,22 @@ impl Transport {
     }
 }
 
-/// Opens a session and has `begin` start its transfer. The thread of `endpoint`, by default one for this
-/// handshake only, waits for the network.
+/// Opens a session and has `begin` start its transfer.
 fn open<S>(
-    endpoint: Option<&Endpoint>,
+    endpoint: &Endpoint,
     url: &str,
     recipe: &Recipe,
     options: &Options,
     request: Request,
     begin: fn(Session) -> Result<S, Error>,
 ) -> Operation<'static, impl Polled<S, OpenError> + use<S>> {
-    let (endpoint, url) = (endpoint.cloned(), url.parse::<HaulUrl>());
+    let (endpoint, url) = (endpoint.engine.clone(), url.parse::<HaulUrl>());
     let settings = settings(recipe, options);
     let (ciphers, timeout, loss_model) =
         (options.ciphers.clone(), options.timeout, options.loss_model.clone());
     of_future("the server's answer", async move {
         let options = ConnectOptions { ciphers, timeout, ..ConnectOptions::new(request, settings?) };
-        let endpoint = endpoint.map_or_else(Endpoint::client, Ok)?;
-        let mut session = endpoint.engine.connect_session(&url?, options).await?;
+        let mut session = endpoint.connect_session(&url?, options).await?;
         session.set_loss_model(loss_model);
         Ok(begin(session)?)
     })
@@ -180,49 +178,38 @@ fn settings(recipe: &Recipe, options: &Options) -> Result<Settings, RecipeError>
 }
 
 impl Endpoint {
-    /// Like [`ByteWriter::open`], but this endpoint's thread waits for the handshake.
-    ///
-    /// # Errors
-    /// As [`ByteWriter::open`].
-    pub fn open_writer(
-        &self,
-        url: &str,
-        recipe: &Recipe,
-        options: &Options,
-    ) -> Operation<'static, impl Polled<ByteWriter, OpenError> + use<>> {
-        open(Some(self), url, recipe, options, Request::StreamSend, ByteWriter::of)
-    }
-
-    /// Like [`ByteReader::open`], but this endpoint's thread waits for the handshake.
-    ///
-    /// # Errors
-    /// As [`ByteReader::open`].
-    pub fn open_reader(
-        &self,
-        url: &str,
-        recipe: &Recipe,
-        options: &Options,
-    ) -> Operation<'static, impl Polled<ByteReader, OpenError> + use<>> {
-        open(Some(self), url, recipe, options, Request::StreamReceive, ByteReader::of)
-    }
-}
-
-impl ByteWriter {
-    /// Opens a stream to the server that printed `url`.
+    /// Opens a byte stream to the server that printed `url`. The endpoint's thread waits for the handshake;
+    /// the stream then has its own socket and threads.
     ///
     /// The recipe must be an object recipe: `bulk`, `fobs`, `rbudp` or your own. The server runs the client's
     /// recipe. [`Options::rate`] overrides the rate in the recipe.
     ///
     /// # Errors
     /// If the server is unreachable or refuses, or the recipe is invalid or does not carry an object.
-    pub fn open(
+    pub fn open_writer(
+        &self,
         url: &str,
         recipe: &Recipe,
         options: &Options,
-    ) -> Operation<'static, impl Polled<Self, OpenError> + use<>> {
-        open(None, url, recipe, options, Request::StreamSend, Self::of)
+    ) -> Operation<'static, impl Polled<ByteWriter, OpenError> + use<>> {
+        open(self, url, recipe, options, Request::StreamSend, ByteWriter::of)
     }
 
+    /// Opens a byte stream from the server that printed `url`, as [`Endpoint::open_writer`].
+    ///
+    /// # Errors
+    /// As [`Endpoint::open_writer`].
+    pub fn open_reader(
+        &self,
+        url: &str,
+        recipe: &Recipe,
+        options: &Options,
+    ) -> Operation<'static, impl Polled<ByteReader, OpenError> + use<>> {
+        open(self, url, recipe, options, Request::StreamReceive, ByteReader::of)
+    }
+}
+
+impl ByteWriter {
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
         let (outbox, waker) = (Arc::new(Monitor::new(SendBuffer::new(MAX_OUTSTANDING))), Waker::new()?);
         let transfer = session.start_sending(Box::new(Source(outbox.clone())), waker)?;
@@ -296,11 +283,7 @@ impl ByteWriter {
         Operation::new("buffer space", None, |context| self.poll_write(context, bytes))
     }
 
-    /// Polling version of [`Write::write`].
-    ///
-    /// # Errors
-    /// If the stream was finished or has failed.
-    pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.is_ended {
             return Poll::Ready(Err(io::Error::other("the stream has already been finished")));
         }
@@ -353,18 +336,6 @@ impl Drop for ByteWriter {
 }
 
 impl ByteReader {
-    /// Opens a stream from the server that printed `url`.
-    ///
-    /// # Errors
-    /// As [`ByteWriter::open`].
-    pub fn open(
-        url: &str,
-        recipe: &Recipe,
-        options: &Options,
-    ) -> Operation<'static, impl Polled<Self, OpenError> + use<>> {
-        open(None, url, recipe, options, Request::StreamReceive, Self::of)
-    }
-
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
         let (inbox, waker) = (Arc::<Monitor<Inbox>>::default(), Waker::new()?);
         let transfer = session.start_receiving(Box::new(Sink(inbox.clone())), waker)?;
@@ -432,11 +403,7 @@ impl ByteReader {
         Operation::new("bytes", None, |context| self.poll_read(context, into))
     }
 
-    /// Polling version of [`Read::read`].
-    ///
-    /// # Errors
-    /// If the stream has failed.
-    pub fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         match self.poll_take(context, into) {
             Poll::Ready(Ok(0)) if !into.is_empty() => self.poll_end(context).map(|()| Ok(0)),
             read => read,

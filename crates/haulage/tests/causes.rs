@@ -6,7 +6,7 @@ use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::iter::successors;
 
-use haulage::{AcceptError, ByteWriter, Connection, Listener, OpenError, Options, preset};
+use haulage::{AcceptError, Connection, Endpoint, Listener, OpenError, Options, preset};
 
 /// Returns the system's error at the end of the chain of `error`; no message may repeat that of its cause.
 fn system_error<'a>(error: &'a (dyn Error + 'static)) -> &'a io::Error {
@@ -26,7 +26,7 @@ fn opened(url: &str) -> [OpenError; 2] {
     let options = Options::default();
     [
         Connection::open(url, &preset("msg").unwrap(), &options).wait().unwrap_err(),
-        ByteWriter::open(url, &preset("bulk").unwrap(), &options).wait().unwrap_err(),
+        Endpoint::client().unwrap().open_writer(url, &preset("bulk").unwrap(), &options).wait().unwrap_err(),
     ]
 }
 

@@ -243,11 +243,19 @@ impl Server {
 }
 
 fn writer(url: &str) -> ByteWriter {
-    ByteWriter::open(url, &preset("bulk").unwrap(), &Options::default()).wait().unwrap()
+    Endpoint::client()
+        .unwrap()
+        .open_writer(url, &preset("bulk").unwrap(), &Options::default())
+        .wait()
+        .unwrap()
 }
 
 fn reader(url: &str) -> ByteReader {
-    ByteReader::open(url, &preset("bulk").unwrap(), &Options::default()).wait().unwrap()
+    Endpoint::client()
+        .unwrap()
+        .open_reader(url, &preset("bulk").unwrap(), &Options::default())
+        .wait()
+        .unwrap()
 }
 
 #[test]
@@ -311,7 +319,7 @@ fn a_waker_may_use_and_drop_its_stream() {
     assert_eq!(done.recv_timeout(TIMEOUT), Ok(true));
 
     let (mut receiving, mut server) = Server::with(reader);
-    assert!(receiving.poll_read(&mut task, &mut [0]).is_pending());
+    assert!(pin!(receiving.read_some(&mut [0])).poll(&mut task).is_pending());
     *works.work.lock().unwrap() = Some(Box::new(|| drop(receiving)));
     let _sending = server.start();
     assert_eq!(done.recv_timeout(TIMEOUT), Ok(true));

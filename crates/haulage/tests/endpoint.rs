@@ -11,8 +11,8 @@ use std::{fs, thread};
 
 use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
 use haulage::{
-    AcceptError, ByteWriter, Connection, ConnectionError, ConnectionOptions, Endpoint, Event, ListenOptions,
-    Listener, LossModel, Options, Url, preset, registry,
+    AcceptError, Connection, ConnectionError, ConnectionOptions, Endpoint, Event, ListenOptions, Listener,
+    LossModel, Options, Url, preset, registry,
 };
 
 use common::{TIMEOUT, exchange};
@@ -46,7 +46,8 @@ fn an_empty_cipher_list_is_an_error_before_connecting() {
     drop(server);
     let options = Options { ciphers: Vec::new(), ..Options::default() };
     let messages = Connection::open(&url, &preset("msg").unwrap(), &options).wait().unwrap_err();
-    let bytes = ByteWriter::open(&url, &preset("bulk").unwrap(), &options).wait().unwrap_err();
+    let bytes =
+        Endpoint::client().unwrap().open_writer(&url, &preset("bulk").unwrap(), &options).wait().unwrap_err();
     for error in [messages, bytes] {
         let text = error.to_string();
         assert!(text.contains("the list of ciphers is empty") && text.contains("Cipher::None"), "{text}");
@@ -148,7 +149,11 @@ fn a_client_with_blocked_udp_does_not_delay_the_next_one() {
     let url: Url = listener.url("127.0.0.1").parse().unwrap();
     let blocked = Url { port: relay(listener.local_addr(), |_, _| false), ..url.clone() };
     let open = |url: Url| {
-        ByteWriter::open(&url.to_string(), &preset("bulk").unwrap(), &Options::default()).wait().unwrap()
+        Endpoint::client()
+            .unwrap()
+            .open_writer(&url.to_string(), &preset("bulk").unwrap(), &Options::default())
+            .wait()
+            .unwrap()
     };
     let (begins, beginning) = mpsc::channel();
     thread::scope(|scope| {

@@ -11,9 +11,8 @@ use haul_testing::{block_on, send_until_full};
 use haulage::config::ScalableConfig;
 use haulage::stack::{MessageSink, MessageSource, Part, SendError as MessageError};
 use haulage::{
-    AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, Ends, Event,
-    LawChange, LawRequestError, ListenOptions, Listener, OpenError, Options, Rate, Recipe, SendError, Time,
-    WaitError, preset,
+    AcceptError, Accepted, Connection, ConnectionError, Endpoint, Ends, Event, LawChange, LawRequestError,
+    ListenOptions, Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -198,7 +197,8 @@ fn servers_send_byte_streams_and_tasks_can_read_them() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
     let reader = std::thread::spawn(move || {
-        let mut reader = ByteReader::open(&url, &bulk(), &Options::default()).wait().unwrap();
+        let mut reader =
+            Endpoint::client().unwrap().open_reader(&url, &bulk(), &Options::default()).wait().unwrap();
         block_on(async {
             let (mut buffer, mut bytes) = (vec![0; 100_000], Vec::new());
             loop {
@@ -224,7 +224,9 @@ fn a_stream_that_is_cut_has_not_ended() {
     let url = listener.url("127.0.0.1");
     let open = || {
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap());
+            let writer = scope.spawn(|| {
+                Endpoint::client().unwrap().open_writer(&url, &bulk(), &Options::default()).wait().unwrap()
+            });
             let reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
             (writer.join().unwrap(), reader)
         })
@@ -394,7 +396,7 @@ fn every_object_recipe_carries_and_counts_a_byte_stream() {
             reader.read_to_end(&mut bytes).unwrap();
             (bytes, reader.statistics())
         });
-        let mut writer = ByteWriter::open(&url, &recipe, &options).wait().unwrap();
+        let mut writer = Endpoint::client().unwrap().open_writer(&url, &recipe, &options).wait().unwrap();
         writer.write_all(&data).unwrap();
         writer.finish().wait_for(TIMEOUT).unwrap();
         let sent = writer.statistics();
@@ -408,8 +410,10 @@ fn every_object_recipe_carries_and_counts_a_byte_stream() {
         assert!(writer.write(b"more").is_err(), "the stream was finished");
     }
     let listener = listener();
-    let error =
-        ByteWriter::open(&listener.url("127.0.0.1"), &preset("msg").unwrap(), &Options::default()).wait();
+    let error = Endpoint::client()
+        .unwrap()
+        .open_writer(&listener.url("127.0.0.1"), &preset("msg").unwrap(), &Options::default())
+        .wait();
     let error = error.unwrap_err().to_string();
     assert!(error.contains("msg: it does not carry an object"), "{error}");
 }
@@ -418,8 +422,9 @@ fn every_object_recipe_carries_and_counts_a_byte_stream() {
 fn a_writer_times_out_and_can_retry() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
-    let opening =
-        std::thread::spawn(move || ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap());
+    let opening = std::thread::spawn(move || {
+        Endpoint::client().unwrap().open_writer(&url, &bulk(), &Options::default()).wait().unwrap()
+    });
     let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
     let mut writer = opening.join().unwrap();
     let piece = vec![7; 10_000_000];
@@ -450,7 +455,8 @@ fn a_stream_can_be_longer_than_its_send_buffer() {
         let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
         std::io::copy(&mut reader, &mut std::io::sink()).unwrap()
     });
-    let mut writer = ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap();
+    let mut writer =
+        Endpoint::client().unwrap().open_writer(&url, &bulk(), &Options::default()).wait().unwrap();
     let piece = vec![7; 1_000_000];
     for _ in 0..200 {
         let mut rest = &piece[..];
@@ -476,7 +482,7 @@ fn the_law_of_a_stream_changes_while_it_runs() {
         });
         // Sending it all would take four minutes.
         let options = Options { rate: Some(Rate::from_bps(1_000_000)), ..Options::default() };
-        let mut writer = ByteWriter::open(&url, &bulk(), &options).wait().unwrap();
+        let mut writer = Endpoint::client().unwrap().open_writer(&url, &bulk(), &options).wait().unwrap();
         let (first, rest) = data.split_at(100_000);
         writer.write_all(first).unwrap();
         let refused = writer.set_law(&controller("frobnicate")).unwrap_err();
@@ -521,7 +527,8 @@ fn a_reader_requests_another_law_and_the_writer_decides() {
             assert!(matches!(requests.request(&slow).unwrap_err(), LawRequestError::Ended(_)));
             bytes
         });
-        let mut writer = ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap();
+        let mut writer =
+            Endpoint::client().unwrap().open_writer(&url, &bulk(), &Options::default()).wait().unwrap();
         writer.write_all(b"bytes").unwrap();
         let started = Instant::now();
         let received = loop {
@@ -554,7 +561,7 @@ fn no_timeout_is_too_long() {
     let (_b, mut reader) = server.accept_stream().wait_for(Duration::MAX).unwrap();
     assert_eq!(reader.read_some(&mut [0; 9]).wait_for(Duration::MAX).unwrap(), 1);
     let (opened, accepted) = std::thread::scope(|scope| {
-        let opened = scope.spawn(|| ByteWriter::open(&url, &bulk(), &options).wait());
+        let opened = scope.spawn(|| Endpoint::client().unwrap().open_writer(&url, &bulk(), &options).wait());
         let accepted = listener.accept_any().wait_for(Duration::MAX).unwrap();
         (opened.join().unwrap(), accepted)
     });

@@ -65,8 +65,8 @@ fn a_separate_task_can_open_streams() {
         let endpoint = Endpoint::client().unwrap();
         spawned(endpoint.connect(&listener().1, &preset("msg").unwrap(), &Options::default()));
         spawned(Connection::open(&listener().1, &preset("msg").unwrap(), &Options::default()));
-        spawned(ByteWriter::open(&listener().1, &bulk(), &Options::default()));
-        spawned(ByteReader::open(&listener().1, &bulk(), &Options::default()));
+        spawned(Endpoint::client().unwrap().open_writer(&listener().1, &bulk(), &Options::default()));
+        spawned(Endpoint::client().unwrap().open_reader(&listener().1, &bulk(), &Options::default()));
     });
 }
 
@@ -129,7 +129,8 @@ fn byte_streams_work_in_tasks() {
             assert_eq!(reader.statistics().bytes, bytes.len() as u64);
             bytes
         });
-        let mut writer = ByteWriter::open(&url, &bulk(), &Options::default()).await.unwrap();
+        let mut writer =
+            Endpoint::client().unwrap().open_writer(&url, &bulk(), &Options::default()).await.unwrap();
         write_all(&mut writer, &data()).await;
         writer.finish().await.unwrap();
         assert!(server.await.unwrap() == data());
@@ -140,7 +141,8 @@ fn byte_streams_work_in_tasks() {
             write_all(&mut writer, &data()).await;
             writer.finish().await.unwrap();
         });
-        let mut reader = ByteReader::open(&url, &bulk(), &Options::default()).await.unwrap();
+        let mut reader =
+            Endpoint::client().unwrap().open_reader(&url, &bulk(), &Options::default()).await.unwrap();
         assert!(read_to_end(&mut reader).await == data());
         server.await.unwrap();
     });
@@ -151,7 +153,8 @@ fn tasks_waiting_for_a_stream_learn_of_its_failure() {
     let (listener, url) = listener();
     run(async {
         let accepting = tokio::spawn(async move { listener.accept_reader().await.unwrap() });
-        let writer = ByteWriter::open(&url, &bulk(), &Options::default()).await.unwrap();
+        let writer =
+            Endpoint::client().unwrap().open_writer(&url, &bulk(), &Options::default()).await.unwrap();
         let mut reader = accepting.await.unwrap();
         let reading = tokio::spawn(async move { reader.read_some(&mut [0; 10]).await });
         sleep(Duration::from_millis(100)).await;
@@ -280,7 +283,9 @@ fn a_connecting_task_has_one_descriptor_until_it_is_dropped() {
     let endpoint = Endpoint::client().unwrap();
     let options = Options { timeout: 2 * TIMEOUT, ..Options::default() };
     waits_until_dropped(|url| endpoint.connect(url, &preset("msg").unwrap(), &options));
-    waits_until_dropped(|url| ByteWriter::open(url, &preset("bulk").unwrap(), &options));
+    waits_until_dropped(|url| {
+        Endpoint::client().unwrap().open_writer(url, &preset("bulk").unwrap(), &options)
+    });
 }
 
 fn waits_until_dropped<T>(connect: impl Fn(&str) -> T)

@@ -228,6 +228,7 @@ fn impossible_connections_are_refused() {
     let node = world.add_node("source", UdpSource::new(UdpSourceSpec::constant(Rate::from_mbps(1)), 1));
     let (from, to) = ((node, PathId(0)), (sink, PathId(0)));
     assert_eq!(world.connect("none", from, to, &[]), Err(WorldError::NoLink("none".into())));
+    assert_eq!(world.connect("twice", from, to, &[link, link]), Err(WorldError::Loop("twice".into())));
     assert!(world.connect("first", from, to, &[link]).is_ok());
     assert!(matches!(world.connect("second", from, to, &[link]), Err(WorldError::PortTaken { .. })));
     let unknown = world.connect("lost", (NodeId(99), PathId(0)), to, &[link]);

@@ -20,8 +20,8 @@ use haul_host::peak_memory;
 use haul_proto::{ChosenLaw, Part};
 use haul_wire::control::{Cipher, Fault, FaultCode};
 use haulage::{
-    AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error,
-    ListenOptions, Listener, OpenError, Options, StreamStatistics, StreamsPermitted, WaitError,
+    AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Endpoint,
+    Error, ListenOptions, Listener, OpenError, Options, StreamStatistics, StreamsPermitted, WaitError,
     stats::RateControlStats,
 };
 use serde_json::json;
@@ -195,14 +195,15 @@ impl Pipe<'_> {
             stdio::framing(self.args.frame, &recipe)?;
         }
         recipe.name.insert_str(0, if self.args.reverse { RECEIVING } else { SENDING });
+        let endpoint = Endpoint::client().map_err(refused)?;
         match (is_stream, self.args.reverse) {
             (true, true) => {
-                self.receive_bytes(ByteReader::open(&url, &recipe, &options).wait().map_err(refused)?)
+                self.receive_bytes(endpoint.open_reader(&url, &recipe, &options).wait().map_err(refused)?)
             }
             (true, false) => {
-                self.send_bytes(ByteWriter::open(&url, &recipe, &options).wait().map_err(refused)?)
+                self.send_bytes(endpoint.open_writer(&url, &recipe, &options).wait().map_err(refused)?)
             }
-            (false, _) => self.exchange(&Connection::open(&url, &recipe, &options).wait().map_err(refused)?),
+            (false, _) => self.exchange(&endpoint.connect(&url, &recipe, &options).wait().map_err(refused)?),
         }
     }
 

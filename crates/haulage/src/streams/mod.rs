@@ -40,31 +40,22 @@ pub struct RecvStream {
 }
 
 impl SendStream {
-    /// Polling version of [`Write::write`]. Concurrent writers would get the same offset, hence `&mut self`:
-    ///
-    /// ```compile_fail,E0596
-    /// # use std::task::Context;
-    /// fn shared(stream: &haulage::SendStream, context: &mut Context<'_>) {
-    ///     let _ = stream.poll_write(context, b"bytes");
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::BrokenPipe`] if the peer stopped reading; an error if the connection has ended.
-    pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.write_once(context, bytes)
-    }
-
-    fn write_once(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.is_finished {
             return Poll::Ready(Err(io::Error::other("the stream has already been finished")));
         }
         self.streams.poll_write(self.number, bytes, context)
     }
 
-    /// Like [`Write::write`], as an [`Operation`].
+    /// Like [`Write::write`], as an [`Operation`]. Concurrent writers would get the same offset, hence `&mut`:
+    ///
+    /// ```compile_fail,E0596
+    /// fn shared(stream: &haulage::SendStream) {
+    ///     let _ = stream.write_some(b"bytes");
+    /// }
+    /// ```
     pub fn write_some(&mut self, bytes: &[u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
-        let poll = |context: &mut Context<'_>| self.write_once(context, bytes);
+        let poll = |context: &mut Context<'_>| self.poll_write(context, bytes);
         Operation::new("buffer space", Some(self.streams.channel()), poll)
     }
 
@@ -107,15 +98,6 @@ impl Drop for SendStream {
 }
 
 impl RecvStream {
-    /// Polling version of [`Read::read`].
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::ConnectionReset`] if the peer reset the stream; an error if the connection has ended.
-    pub fn poll_read(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        let Self { streams, number, failed } = self;
-        streams.poll_read(*number, into, context, failed)
-    }
-
     /// Like [`Read::read`], as an [`Operation`].
     pub fn read_some(&mut self, into: &mut [u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
         let Self { streams, number, failed } = self;

@@ -111,7 +111,10 @@ impl Outages {
         let least = MIN_OUTAGE.max(sample.rtt.min());
         // The newest packet that has arrived was sent a round trip ago.
         let newest = (sample.now - sample.rtt.latest()).as_wrapped_micros();
-        let is_silent = sample.acked_packets * LOST_PER_ARRIVED <= sample.lost_packets;
+        let end_pn = runs.iter().map(LossRun::end_pn).max().unwrap_or_default();
+        // All that has arrived may have been sent after the losses.
+        let is_newer = sample.acked_packets <= (sample.largest_acked_pn + 1).saturating_sub(end_pn);
+        let is_silent = is_newer || sample.acked_packets * LOST_PER_ARRIVED <= sample.lost_packets;
         let mut from = 0;
         while from < self.order.len() {
             let (chain, to) = self.chain(runs, from, |chain, run| {
@@ -186,5 +189,13 @@ mod tests {
         }
         assert_eq!(found(&mut of, 410, 0, &[195, 245, 295, 345]), 0);
         assert_eq!(found(&mut of, 900, 0, &[421, 541, 661, 781]), 4);
+    }
+
+    /// The window was sent within 60 ms; of the probes of a second, whose parts have two numbers each, one
+    /// number is known.
+    #[test]
+    fn a_window_and_the_probes_after_it_are_one_outage_also_if_much_arrives_at_its_end() {
+        let lost: Vec<_> = (100..160).chain([400, 700, 1_100]).collect();
+        assert_eq!(found(&mut Outages::default(), 1_250, 30, &lost), 63);
     }
 }

@@ -85,6 +85,9 @@ pub enum WorldError {
     /// The flow has no link.
     #[error("flow `{0}` crosses no link; a link without stages carries packets at once")]
     NoLink(String),
+    /// The flow crosses a link twice.
+    #[error("flow `{0}` crosses a link twice; make two links with the same stages")]
+    Loop(String),
     /// The world has no node, link or host with that index.
     #[error("there is no {0} number {1}")]
     Unknown(&'static str, u32),
@@ -270,8 +273,9 @@ impl World {
     /// Connects a flow: packets that `from` sends on its port cross `links` in order and arrive at `to`.
     ///
     /// # Errors
-    /// [`WorldError::NoLink`] if `links` is empty, [`WorldError::Unknown`] if the world has no such node
-    /// or link, [`WorldError::PortTaken`] if another flow uses that port of `from`.
+    /// [`WorldError::NoLink`] if `links` is empty, [`WorldError::Loop`] if it repeats one,
+    /// [`WorldError::Unknown`] if the world has no such node or link, [`WorldError::PortTaken`] if another flow
+    /// uses that port of `from`.
     pub fn connect(
         &mut self,
         name: &str,
@@ -284,6 +288,10 @@ impl World {
         }
         if let Some(unknown) = links.iter().find(|link| link.0 as usize >= self.links.len()) {
             return Err(WorldError::Unknown("link", unknown.0));
+        }
+        // A parcel's place on its way is found by the link that it has crossed.
+        if (1..links.len()).any(|at| links[..at].contains(&links[at])) {
+            return Err(WorldError::Loop(name.to_owned()));
         }
         let flow = FlowId(self.flows.len() as u32);
         let host = self.node_slot(to.0)?.host;
