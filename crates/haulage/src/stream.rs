@@ -159,10 +159,9 @@ fn open<S>(
     request: Request,
     begin: fn(Session) -> Result<S, Error>,
 ) -> Operation<'static, impl Polled<S, OpenError> + use<S>> {
-    let (endpoint, url) = (endpoint.engine.clone(), url.parse::<HaulUrl>());
-    let settings = settings(recipe, options);
-    let (ciphers, timeout, loss_model) =
-        (options.ciphers.clone(), options.timeout, options.loss_model.clone());
+    let (url, settings) = (url.parse::<HaulUrl>(), settings(recipe, options));
+    let (endpoint, ciphers, timeout, loss_model) =
+        (endpoint.engine.clone(), options.ciphers.clone(), options.timeout, options.loss_model.clone());
     of_future("the server's answer", async move {
         let options = ConnectOptions { ciphers, timeout, ..ConnectOptions::new(request, settings?) };
         let mut session = endpoint.connect_session(&url?, options).await?;
