@@ -395,7 +395,7 @@ pub(crate) struct CleanArgs {
 }
 
 /// Parses a process ID, optionally followed by `.` and the number of one of its copies.
-fn copy_name(text: &str) -> Result<String, String> {
+pub(crate) fn copy_name(text: &str) -> Result<String, String> {
     let is_number = |part: &str| part.parse::<u32>().is_ok_and(|number| number > 0);
     if text.splitn(2, '.').all(is_number) {
         Ok(text.to_owned())

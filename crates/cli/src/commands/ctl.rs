@@ -1,32 +1,33 @@
 //! `haul ctl`: lists this user's running copies and pipes, shows one, or changes its control law.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haul_base::{Bytes, Rate};
 use serde_json::{Value, json};
 
-use crate::args::Assignment;
+use crate::args::{Assignment, copy_name};
 use crate::fault::{self, Fault};
 use crate::output::{eprint_lines, out, out_fields};
-use crate::transfer::control_socket::{ControlRequest, UNNAMED, directory};
+use crate::transfer::control_socket::{self, ControlRequest, MAX_LINE};
 
 /// Timeout for a reply. A copy answers within 50 ms, a pipe within 100 ms; on a busy machine later.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(copy: Option<&str>, changes: &[Assignment], as_object: bool) -> Result<u8, Fault> {
     let Some(name) = copy else {
-        list(as_object);
+        list(&running()?, as_object);
         return Ok(0);
     };
-    let path = directory().join(name);
     // `rate_control.rate` is the same as `rate`.
     let parameter = |key: &str| key.strip_prefix("rate_control.").unwrap_or(key).to_owned();
     let set = changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
-    let reply = send_request(&path, &ControlRequest { set })?.ok_or_else(|| {
+    let request = |directory: PathBuf| send_request(&directory.join(name), &ControlRequest { set });
+    let reply = directory()?.map_or(Ok(None), request)?.ok_or_else(|| {
         fault::usage(
             format!("this user runs no copy with process ID {name}"),
             "`haul ctl` lists running copies",
@@ -36,6 +37,14 @@ pub(crate) fn run(copy: Option<&str>, changes: &[Assignment], as_object: bool) -
     Ok(0)
 }
 
+/// Returns the directory of control sockets; `None` if it does not exist, as without any copy.
+fn directory() -> Result<Option<PathBuf>, Fault> {
+    match control_socket::directory() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        found => found.map(Some).map_err(|error| fault::io("cannot find running copies", &error)),
+    }
+}
+
 /// Returns the reply of the copy at this socket; `None` if no process listens there.
 fn send_request(path: &Path, request: &ControlRequest) -> Result<Option<Value>, Fault> {
     let reply = (|| {
@@ -43,7 +52,7 @@ fn send_request(path: &Path, request: &ControlRequest) -> Result<Option<Value>, 
         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
         stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
         let mut line = String::new();
-        BufReader::new(&stream).read_line(&mut line)?;
+        BufReader::new((&stream).take(MAX_LINE)).read_line(&mut line)?;
         Ok(serde_json::from_str::<Value>(&line)?)
     })();
     let reply = match reply.map_err(|error: io::Error| (error.kind(), error)) {
@@ -62,11 +71,12 @@ fn send_request(path: &Path, request: &ControlRequest) -> Result<Option<Value>, 
 }
 
 /// Returns the copies that answer, sorted by name. Removes the sockets of dead processes.
-fn running() -> Vec<(String, Value)> {
-    let entries = fs::read_dir(directory()).into_iter().flatten().flatten();
-    let mut found: Vec<(String, Value)> = entries
+fn running() -> Result<Vec<(String, Value)>, Fault> {
+    let entries = directory()?.map(fs::read_dir).into_iter().flatten().flatten().flatten();
+    let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+    let mut found: Vec<(String, Value)> = sockets
         .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok().filter(|name| !name.starts_with(UNNAMED))?;
+            let name = copy_name(entry.file_name().to_str()?).ok()?;
             match send_request(&entry.path(), &ControlRequest::default()) {
                 Ok(Some(reply)) => Some((name, reply)),
                 Ok(None) => {
@@ -78,11 +88,10 @@ fn running() -> Vec<(String, Value)> {
         })
         .collect();
     found.sort_by(|a, b| a.0.cmp(&b.0));
-    found
+    Ok(found)
 }
 
-fn list(as_object: bool) {
-    let running = running();
+fn list(running: &[(String, Value)], as_object: bool) {
     if as_object {
         let copies: Vec<Value> = running.iter().map(|(name, reply)| named(name, reply)).collect();
         return out_fields(json!({ "copies": copies }), None);
@@ -91,7 +100,7 @@ fn list(as_object: bool) {
         return eprint_lines("this user runs no copies");
     }
     for (name, reply) in running {
-        out(line(&name, &reply));
+        out(line(name, reply));
     }
 }
 

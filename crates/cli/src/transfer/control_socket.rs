@@ -19,9 +19,10 @@ use crate::fault::{self, Fault};
 
 /// Timeout for a client to send its request and to accept the reply.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(200);
-const MAX_REQUEST: u64 = 64 << 10;
+/// Maximum length of a request or reply, bytes.
+pub(crate) const MAX_LINE: u64 = 1 << 20;
 /// Name prefix of sockets that do not listen yet.
-pub(crate) const UNNAMED: &str = ".";
+const UNNAMED: &str = ".";
 const MAX_SOCKETS: u32 = 1_000;
 
 /// A request for changes and the state after them.
@@ -162,12 +163,11 @@ fn read(stream: &UnixStream) -> io::Result<ControlRequest> {
     stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let mut line = String::new();
-    BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line)?;
+    BufReader::new(stream.take(MAX_LINE)).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }
 
-/// Returns the directory of the user's control sockets, which need not exist.
-pub(crate) fn directory() -> PathBuf {
+fn unchecked_directory() -> PathBuf {
     directory_by(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
 }
 
@@ -179,13 +179,16 @@ fn directory_by(runtime: Option<PathBuf>) -> PathBuf {
     }
 }
 
-/// Returns the directory, which is created if missing and must be accessible only by the user.
 fn made_directory() -> io::Result<PathBuf> {
-    let path = directory();
-    match DirBuilder::new().mode(0o700).create(&path) {
-        Err(error) if error.kind() != AlreadyExists => return Err(error),
-        _ => {}
+    match DirBuilder::new().mode(0o700).create(unchecked_directory()) {
+        Err(error) if error.kind() != AlreadyExists => Err(error),
+        _ => directory(),
     }
+}
+
+/// Returns the directory of the user's control sockets, which must be accessible only by the user.
+pub(crate) fn directory() -> io::Result<PathBuf> {
+    let path = unchecked_directory();
     let found = fs::symlink_metadata(&path)?;
     if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
         let words = format!("{} is not a directory accessible only by you", path.display());

@@ -182,6 +182,23 @@ fn leftovers_of_killed_copies_are_removed_and_foreign_directories_not_used() {
     assert_eq!(object(&output)["copies"], Value::Array(Vec::new()));
     assert!(!world.socket().exists());
 
+    // Whatever else is in the directory stays, also if that is a link to another one.
+    let home = tempfile::tempdir().unwrap();
+    fs::set_permissions(home.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    for name in ["notes.txt", "4711"] {
+        fs::write(home.path().join(name), "thesis").unwrap();
+    }
+    drop(std::os::unix::net::UnixListener::bind(home.path().join("agent")).unwrap());
+    let runtime = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(home.path(), runtime.path().join("haul")).unwrap();
+    let output = haul_in(runtime.path(), &["ctl"]).output().unwrap();
+    exits(&output, 7);
+    assert!(lossy(&output.stderr).contains("accessible only by you"), "{}", lossy(&output.stderr));
+    fs::remove_file(runtime.path().join("haul")).unwrap();
+    fs::rename(home.path(), runtime.path().join("haul")).unwrap();
+    exits(&haul_in(runtime.path(), &["ctl"]).output().unwrap(), 0);
+    assert_eq!(fs::read_dir(runtime.path().join("haul")).unwrap().count(), 3);
+
     // The copy runs without a control socket.
     let open = tempfile::tempdir().unwrap();
     fs::create_dir(open.path().join("haul")).unwrap();
