@@ -10,11 +10,11 @@ use haul_wire::control::RunMode;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use crate::args::{Command, Global};
-use crate::config::{Resolved, Sources, StartError, resolve, table};
+use crate::config::{Resolved, Sources, StartError, requested_output, resolve, table};
 use crate::fault::{self, Fault, FaultCode};
 use crate::output::{
-    EventLog, ProgressStyle, RunReport, eprint_lines, error_lines, item_lines, json_value, out, out_json,
-    stdout_error, without_keys,
+    EventLog, ProgressStyle, RunReport, eprint_json, eprint_lines, error_lines, item_lines, json_value, out,
+    out_json, stdout_error, without_keys,
 };
 use crate::settings::{Preset, Settings, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED};
@@ -43,14 +43,14 @@ fn raise_open_files() {
 }
 
 fn start(argv: &[OsString]) -> u8 {
-    let json_requested = || argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
-    match resolve(argv, &Sources::of_process()) {
+    let sources = Sources::of_process();
+    match resolve(argv, &sources) {
         Ok(resolved) => dispatch(argv, &resolved)
-            .unwrap_or_else(|fault| finish(&resolved.global, &RunReport::failed(fault), None)),
+            .unwrap_or_else(|fault| finish(&resolved, &RunReport::failed(fault), None)),
         Err(StartError::Clap(error)) => {
             let code = error.exit_code() as u8;
             if error.use_stderr() {
-                print_clap_error(error, argv, json_requested());
+                print_clap_error(error, argv, &sources);
             } else {
                 // A reader that has gone is not a failure.
                 let _ = error.print();
@@ -58,26 +58,36 @@ fn start(argv: &[OsString]) -> u8 {
             code
         }
         Err(StartError::Fault(fault)) => {
-            finish(&Global { json: json_requested(), ..Global::default() }, &RunReport::failed(fault), None)
+            eprint_lines(error_lines(&fault));
+            let report = RunReport::failed(fault);
+            print_object(requested_output(argv, &sources), &report);
+            report.exit_code()
         }
     }
 }
 
+/// Prints the report as JSON if requested: on stdout, or on stderr if stdout is for data.
+fn print_object((json, is_stdout_for_data): (bool, bool), report: &RunReport) {
+    if json {
+        let print = if is_stdout_for_data { eprint_json } else { out_json };
+        print(&json_value(report));
+    }
+}
+
 /// Prints clap's error, with control characters of arguments escaped: a shell may have expanded file names.
-fn print_clap_error(error: clap::Error, argv: &[OsString], json_requested: bool) {
+fn print_clap_error(error: clap::Error, argv: &[OsString], sources: &Sources) {
     let shown: Vec<OsString> = argv.iter().map(|word| printable_bytes(word.as_bytes()).into()).collect();
-    let error = match resolve(&shown, &Sources::of_process()) {
+    let error = match resolve(&shown, sources) {
         Err(StartError::Clap(shown_error)) => shown_error,
         _ => error,
     };
     let text = error.to_string();
     text.trim_end().lines().for_each(eprint_lines);
-    if json_requested {
-        let paragraph =
-            text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
-        let message = paragraph.trim_start_matches("error: ");
-        out_json(&json_value(&RunReport::failed(fault::usage(message, "see --help"))));
-    }
+    let paragraph =
+        text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let message = paragraph.trim_start_matches("error: ");
+    let report = RunReport::failed(fault::usage(message, "see --help"));
+    print_object(requested_output(argv, sources), &report);
 }
 
 fn dispatch(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
@@ -118,7 +128,7 @@ impl Start<'_> {
             Command::Man => Ok(commands::man::run()),
             Command::Status(args) => Ok(commands::status::run(args, quiet, json)),
             Command::Clean(args) => Ok(commands::clean::run(args, quiet, json)),
-            Command::Pipe(args) => self.in_context(|context| commands::pipe::run(context, args)),
+            Command::Pipe(args) => self.with_report(|context| commands::pipe::run(context, args)),
             Command::Cp(args) if args.ssh.for_ssh => {
                 hide_memory();
                 commands::agent::run()
@@ -171,9 +181,11 @@ impl Start<'_> {
             let mut report = run(context);
             context.add_trace_error(&mut report);
             // A detached copy continues on the other machine; the data of a stream is lost.
-            let is_final = matches!(&self.resolved.command, Command::Cp(args)
-                if args.ssh.detach || commands::cp::is_stream(&args.paths));
-            Ok(finish(&self.resolved.global, &report, Some(self.argv).filter(|_| !is_final)))
+            let is_final = match &self.resolved.command {
+                Command::Cp(args) => args.ssh.detach || commands::cp::is_stream(&args.paths),
+                command => matches!(command, Command::Pipe(_)),
+            };
+            Ok(finish(self.resolved, &report, Some(self.argv).filter(|_| !is_final)))
         })
     }
 
@@ -231,12 +243,13 @@ fn hide_memory() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 {
-    let code = report.exit_code();
-    if global.json {
-        out_json(&json_value(report));
-    }
-    eprint_lines(if global.quiet || global.json { report.problems() } else { report.into() });
+fn finish(resolved: &Resolved, report: &RunReport, argv: Option<&[OsString]>) -> u8 {
+    let (Resolved { global, command, .. }, code) = (resolved, report.exit_code());
+    // A pipe has printed its summary.
+    let is_quiet = global.quiet || global.json || matches!(command, Command::Pipe(_));
+    eprint_lines(if is_quiet { report.problems() } else { report.into() });
+    let is_stdout_for_data = matches!(command, Command::Pipe(args) if args.writes_stdout());
+    print_object((global.json, is_stdout_for_data), report);
     if let Some(argv) = argv.filter(|_| code == INTERRUPTED) {
         let command = signals::command_line(argv);
         let has_no_key = without_keys(&command) == command;

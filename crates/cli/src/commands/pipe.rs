@@ -6,7 +6,7 @@ mod stdio;
 
 pub(crate) use self::recipe::choose as settings;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
@@ -33,10 +33,7 @@ use crate::args::PipeArgs;
 use crate::commands::serve::{own_address, write_url};
 use crate::endpoint;
 use crate::fault;
-use crate::output::{
-    CpuSeconds, Packets, RunReport, count, eprint_json, eprint_lines, eprint_url, error_lines, json_value,
-    out_json,
-};
+use crate::output::{CpuSeconds, Packets, RunReport, count, eprint_url};
 use crate::settings::{Settings, ciphers};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::control_socket::Side;
@@ -65,28 +62,22 @@ struct Tally {
 }
 
 impl Tally {
-    fn begin(cipher: Cipher) -> Self {
-        let report = RunReport { cipher: cipher.to_string(), ..RunReport::default() };
-        Self { report, ..Self::default() }
-    }
-
     /// Adds what is known at the end of a connection.
-    fn with(mut self, recipe: &str, law: Option<&Part>, rtt: Option<Span>, packets: Packets) -> Self {
+    fn add(&mut self, recipe: &str, law: Option<&Part>, rtt: Option<Span>, packets: Packets) {
         let preset = recipe.strip_prefix(SENDING).or_else(|| recipe.strip_prefix(RECEIVING));
         preset.unwrap_or(recipe).clone_into(&mut self.report.preset);
         let law = law.and_then(|law| ChosenLaw::check(law).ok());
         law.as_ref().map_or("fixed_rate", ChosenLaw::controller).clone_into(&mut self.report.controller);
         (self.report.rtt, self.report.packets) = (rtt, packets);
-        self
     }
 
-    fn of(mut self, connection: &Connection) -> Self {
+    fn add_messages(&mut self, connection: &Connection) {
         let (statistics, recipe) = (connection.statistics(), connection.recipe());
         let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
         let law = recipe.part(LAW);
         self.report.lost =
             statistics.of().map(|law: &RateControlStats| law.lost_by_cause).unwrap_or_default();
-        self.with(&recipe.name, law, Some(statistics.rtt), Packets { sent, resent })
+        self.add(&recipe.name, law, Some(statistics.rtt), Packets { sent, resent });
     }
 }
 
@@ -94,34 +85,30 @@ struct Pipe<'a> {
     context: &'a Context,
     args: &'a PipeArgs,
     traced: Cell<Instant>,
-    /// Bytes so far, for `haul ctl`.
+    /// Bytes so far, also for `haul ctl`.
     moved: AtomicU64,
+    tally: RefCell<Tally>,
 }
 
-pub(crate) fn run(context: &Context, args: &PipeArgs) -> Result<u8, Fault> {
+/// Prints a summary, except of a failed pipe.
+pub(crate) fn run(context: &Context, args: &PipeArgs) -> RunReport {
     let started = Instant::now();
-    let pipe = Pipe { context, args, traced: Cell::new(started), moved: AtomicU64::new(0) };
-    let result = pipe.run();
-    let report = match &result {
-        Ok(tally) => pipe.report(tally, started.elapsed().into()),
-        Err(fault) => RunReport::failed(fault.clone()),
-    };
+    // A listener learns the recipe from its client.
+    let of_client = args.listen.is_none().then(|| context.report(RunReport::default()));
+    let tally = Tally { report: of_client.unwrap_or_default(), ..Tally::default() };
+    let (traced, moved, tally) = (Cell::new(started), AtomicU64::new(0), RefCell::new(tally));
+    let pipe = Pipe { context, args, traced, moved, tally };
+    let error = pipe.run().err();
+    let report = pipe.report(started.elapsed().into(), error);
     context.trace_end(&report);
-    match result {
-        Ok(_) if context.json => pipe.print(&report),
-        Ok(tally) => pipe.summary(&tally, &report),
-        Err(fault) if context.json && args.writes_stdout() => {
-            eprint_lines(error_lines(&fault));
-            pipe.print(&report);
-            return Ok(report.exit_code());
-        }
-        Err(fault) => return Err(fault),
+    if report.is_ok() {
+        pipe.summary(&report);
     }
-    Ok(0)
+    report
 }
 
 impl Pipe<'_> {
-    fn run(&self) -> Result<Tally, Fault> {
+    fn run(&self) -> Result<(), Fault> {
         stdio::check_frame(self.args.frame)?;
         if self.args.writes_stdout() { check_stdout() } else { check_stdin() }?;
         self.context.check_loss_model(!self.args.writes_stdout())?;
@@ -133,37 +120,47 @@ impl Pipe<'_> {
         self.connect(&endpoint::url(self.args.url.as_deref(), usage)?)
     }
 
-    /// Records what was carried so far, and traces it at most once per [`POLL_INTERVAL`].
-    fn trace(&self, tally: &Tally) {
-        self.moved.store(tally.report.bytes, Ordering::Relaxed);
+    fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, bytes: usize, messages: u64) {
+        self.moved.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.tally.borrow_mut().messages += messages;
+    }
+
+    fn set_cipher(&self, cipher: Cipher) {
+        self.tally.borrow_mut().report.cipher = cipher.to_string();
+    }
+
+    /// Writes a `progress` event, at most once per [`POLL_INTERVAL`]; fails when the user cancels.
+    fn check(&self) -> Result<(), Fault> {
         if self.context.events.is_enabled() && self.traced.get().elapsed() >= POLL_INTERVAL {
             self.traced.set(Instant::now());
-            let Tally { report, messages, .. } = tally;
-            self.context.events.write("progress", json!({ "bytes": report.bytes, "messages": messages }));
+            let messages = self.tally.borrow().messages;
+            self.context.events.write("progress", json!({ "bytes": self.moved(), "messages": messages }));
         }
+        self.context.cancel.check("")
     }
 
-    /// Prints the report as JSON: on stdout, or on stderr if stdout carries the data.
-    fn print(&self, report: &RunReport) {
-        let print = if self.args.writes_stdout() { eprint_json } else { out_json };
-        print(&json_value(report));
-    }
-
-    fn report(&self, tally: &Tally, elapsed: Span) -> RunReport {
+    fn report(&self, elapsed: Span, error: Option<Fault>) -> RunReport {
         let cpu = Some(counters::process_cpu().as_secs_f64());
         let (sender, receiver) = if self.args.writes_stdout() { (None, cpu) } else { (cpu, None) };
         RunReport {
+            bytes: self.moved(),
             elapsed,
-            goodput: Rate::from_transfer(tally.report.bytes, elapsed),
+            goodput: Rate::from_transfer(self.moved(), elapsed),
             cpu: CpuSeconds { sender, receiver },
             max_rss: peak_memory(),
-            ..tally.report.clone()
+            error,
+            ..self.tally.borrow().report.clone()
         }
         .of_application(&["sender_storage", "receiver_storage"])
     }
 
-    fn summary(&self, tally: &Tally, report: &RunReport) {
+    fn summary(&self, report: &RunReport) {
         let RunReport { bytes, elapsed, goodput, .. } = report;
+        let tally = self.tally.borrow();
         let mut words = format!("{} in {:.1} s, {goodput}", Bytes(*bytes), elapsed.as_secs_f64());
         if tally.messages > 0 {
             let _ = write!(words, ", {}", count(tally.messages, "message"));
@@ -177,7 +174,7 @@ impl Pipe<'_> {
         report.loss_summary().into_iter().chain(limit).for_each(|line| self.context.inform(line));
     }
 
-    fn connect(&self, url: &HaulUrl) -> Result<Tally, Fault> {
+    fn connect(&self, url: &HaulUrl) -> Result<(), Fault> {
         // The library takes the URL as text.
         let url = Zeroizing::new(url.to_string());
         let Settings { crypto, offload, socket_buffer, mut recipe } = self.context.settings.clone();
@@ -207,7 +204,7 @@ impl Pipe<'_> {
         }
     }
 
-    fn listen(&self, addr: SocketAddr) -> Result<Tally, Fault> {
+    fn listen(&self, addr: SocketAddr) -> Result<(), Fault> {
         let clients = ["preset", "set", "rate", "controller", "diagnosis"];
         if let Some(option) = self.context.typed.iter().find(|typed| clients.contains(&typed.as_str())) {
             return Err(fault::usage(
@@ -286,12 +283,14 @@ impl Pipe<'_> {
         Ok(())
     }
 
-    fn exchange(&self, connection: &Connection) -> Result<Tally, Fault> {
+    fn exchange(&self, connection: &Connection) -> Result<(), Fault> {
+        self.set_cipher(connection.cipher());
         let receives = self.args.writes_stdout();
         let side = if receives { Side::Receives } else { Side::Sends };
         let result = with_control(side, &mut &*connection, &self.moved, || {
             if receives { self.receive_messages(connection) } else { self.send_messages(connection) }
         });
+        self.tally.borrow_mut().add_messages(connection);
         result.inspect_err(|_| {
             connection.abort();
             // Keeps the process alive until the other side has been told; one that is gone never answers.
@@ -299,21 +298,33 @@ impl Pipe<'_> {
         })
     }
 
-    fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
-        let mut tally = Tally::begin(writer.cipher());
-        let mut controls = Controls::new(&writer, self.args.listen.is_none());
+    fn send_bytes(&self, mut writer: ByteWriter) -> Result<(), Fault> {
+        self.set_cipher(writer.cipher());
+        let result = self.write_all(&mut writer);
+        let StreamStatistics { bytes, rtt, packets: sent, resent, lost, .. } = writer.statistics();
+        if result.is_err() {
+            // The rest of what was written may not have arrived.
+            self.moved.store(bytes, Ordering::Relaxed);
+        }
+        let mut tally = self.tally.borrow_mut();
+        (tally.report.lost, tally.report.limited_by) = (lost, writer.limit());
+        tally.add(writer.recipe(), writer.law(), rtt, Packets { sent, resent });
+        result
+    }
+
+    fn write_all(&self, writer: &mut ByteWriter) -> Result<(), Fault> {
+        let mut controls = Controls::new(writer, self.args.listen.is_none());
         let (mut buffer, mut unsent) = (vec![0; 1 << 20], 0..0);
         loop {
-            self.context.cancel.check("")?;
-            self.trace(&tally);
-            controls.answer(&mut writer, tally.report.bytes);
+            self.check()?;
+            controls.answer(writer, self.moved());
             if !unsent.is_empty() {
                 let written = self.until_done(|| {
-                    controls.answer(&mut writer, tally.report.bytes);
+                    controls.answer(writer, self.moved());
                     writer.write_some(&buffer[unsent.clone()]).wait_for(POLL_INTERVAL).map_err(stream_error)
                 })?;
                 unsent.start += written;
-                tally.report.bytes += written as u64;
+                self.count(written, 0);
                 continue;
             }
             match Input::read(&mut buffer, POLL_INTERVAL).map_err(|e| fault::io("cannot read stdin", &e))? {
@@ -323,18 +334,15 @@ impl Pipe<'_> {
             }
         }
         self.until_done(|| {
-            controls.answer(&mut writer, tally.report.bytes);
+            controls.answer(writer, self.moved());
             writer.finish().wait_for(POLL_INTERVAL)
-        })?;
-        let StreamStatistics { rtt, packets: sent, resent, lost, .. } = writer.statistics();
-        (tally.report.lost, tally.report.limited_by) = (lost, writer.limit());
-        Ok(tally.with(writer.recipe(), writer.law(), rtt, Packets { sent, resent }))
+        })
     }
 
     /// Repeats a step that waits up to [`POLL_INTERVAL`] until it is done; fails when the user cancels.
     fn until_done<T, E: Into<Error>>(&self, mut step: impl FnMut() -> Result<T, E>) -> Result<T, Fault> {
         loop {
-            self.context.cancel.check("")?;
+            self.check()?;
             match step().map_err(Into::into) {
                 Err(Error::TimedOut { .. }) => {}
                 done => return done.map_err(connection_fault),
@@ -342,32 +350,32 @@ impl Pipe<'_> {
         }
     }
 
-    fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
+    fn receive_bytes(&self, mut reader: ByteReader) -> Result<(), Fault> {
+        self.set_cipher(reader.cipher());
         let mut requests = reader.law_requests();
-        let tally = with_control(Side::Receives, &mut requests, &self.moved, || self.read_all(&mut reader))?;
-        Ok(tally.with(reader.recipe(), requests.law(), reader.statistics().rtt, Packets::default()))
+        let result = with_control(Side::Receives, &mut requests, &self.moved, || self.read_all(&mut reader));
+        let (rtt, mut tally) = (reader.statistics().rtt, self.tally.borrow_mut());
+        tally.add(reader.recipe(), requests.law(), rtt, Packets::default());
+        result
     }
 
-    fn read_all(&self, reader: &mut ByteReader) -> Result<Tally, Fault> {
-        let mut tally = Tally::begin(reader.cipher());
+    fn read_all(&self, reader: &mut ByteReader) -> Result<(), Fault> {
         let mut buffer = vec![0; 1 << 20];
         loop {
             let read = || reader.read_some(&mut buffer).wait_for(POLL_INTERVAL).map_err(stream_error);
             let read = self.until_done(read)?;
-            tally.report.bytes += read as u64;
-            self.trace(&tally);
+            self.count(read, 0);
             if read == 0 || write(&buffer[..read], self.context)? {
-                return Ok(tally);
+                return Ok(());
             }
         }
     }
 
-    fn send_messages(&self, connection: &Connection) -> Result<Tally, Fault> {
+    fn send_messages(&self, connection: &Connection) -> Result<(), Fault> {
         let framing = stdio::framing(self.args.frame, &connection.recipe())?;
-        let (mut input, mut tally) = (Input::default(), Tally::begin(connection.cipher()));
+        let mut input = Input::default();
         loop {
-            self.context.cancel.check("")?;
-            self.trace(&tally);
+            self.check()?;
             if let Some(error) = connection.ended() {
                 return Err(connection_fault(error));
             }
@@ -376,8 +384,7 @@ impl Pipe<'_> {
                 Some([]) => break,
                 Some(message) => {
                     self.until_done(|| connection.send(message).wait_for(POLL_INTERVAL))?;
-                    tally.report.bytes += message.len() as u64;
-                    tally.messages += 1;
+                    self.count(message.len(), 1);
                 }
             }
         }
@@ -386,13 +393,10 @@ impl Pipe<'_> {
             Err(WaitError::TimedOut(_)) if Instant::now() >= until => Ok(()),
             flushed => flushed,
         })?;
-        let tally = tally.of(connection);
-        connection.close().wait_for(DELIVERY_TIMEOUT).map_err(connection_fault)?;
-        Ok(tally)
+        connection.close().wait_for(DELIVERY_TIMEOUT).map_err(connection_fault)
     }
 
-    fn receive_messages(&self, connection: &Connection) -> Result<Tally, Fault> {
-        let mut tally = Tally::begin(connection.cipher());
+    fn receive_messages(&self, connection: &Connection) -> Result<(), Fault> {
         let mut numbers: Option<(u64, u64)> = None;
         let next = || match connection.recv().wait_for(POLL_INTERVAL) {
             Err(WaitError::Ended(ConnectionError::Closed)) => Ok(None),
@@ -401,20 +405,18 @@ impl Pipe<'_> {
         while let Some(message) = self.until_done(next)? {
             let (first, last) = numbers.unwrap_or((message.id, message.id));
             numbers = Some((first.min(message.id), last.max(message.id)));
-            tally.report.bytes += message.data.len() as u64;
-            tally.messages += 1;
-            self.trace(&tally);
+            self.count(message.data.len(), 1);
             if write(&message.data, self.context)? {
                 break;
             }
         }
-        let mut tally = tally.of(connection);
         let span = numbers.map_or(0, |(first, last)| last - first + 1);
         // Suppressed messages have numbers too, but are not lost.
         if !connection.recipe().has("selective_transfer") {
+            let mut tally = self.tally.borrow_mut();
             tally.lost = span.saturating_sub(tally.messages);
         }
-        Ok(tally)
+        Ok(())
     }
 }
 

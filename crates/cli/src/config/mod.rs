@@ -80,6 +80,25 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     })
 }
 
+/// Whether a faulty command line and `sources` ask for `--json`, and whether for a pipe that writes to stdout.
+pub(crate) fn requested_output(argv: &[OsString], sources: &Sources) -> (bool, bool) {
+    let words = argv.iter().skip(1).take_while(|word| *word != "--").filter_map(|word| word.to_str());
+    let words: Vec<&str> = words.collect();
+    let command = *words.iter().find(|word| !word.starts_with('-')).unwrap_or(&COMMAND_SHOWN);
+    let options = OptionSpec::of_command(command);
+    let of_environment = options::of_environment(&options, sources, &mut Vec::new()).ok();
+    let files = sources.files().unwrap_or_default();
+    let of_files = files.iter().filter_map(|path| options::of_file(command, &options, path).ok());
+    let layers: Vec<Layer> = of_environment.into_iter().chain(of_files).collect();
+    let is_typed = |long: &str| words.iter().any(|word| word.split('=').next() == Some(&format!("--{long}")));
+    let is_configured = |long: &str| {
+        let texts = layers.iter().find_map(|layer| layer.get(long)).map(|(_, texts)| texts);
+        texts.is_some_and(|texts| texts.iter().any(|text| parse_bool(text) != Some(false)))
+    };
+    let is_on = |long: &str| is_typed(long) || is_configured(long);
+    (is_on("json"), command == "pipe" && is_on("listen") != is_on("reverse"))
+}
+
 /// Mutually exclusive options; a source of higher precedence hides the other option in lower ones.
 const EXCLUSIVE: [[&str; 2]; 3] = [["time", "bytes"], ["checksum", "ignore-times"], ["delete", "files-from"]];
 

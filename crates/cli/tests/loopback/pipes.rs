@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use haul_testing::attempts;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::secrets::{Running, url_in};
@@ -340,4 +341,78 @@ fn a_sending_pipe_reports_its_limit() {
     let limit_with_rate = || limit_of_a_pipe(1_000_000, 1_000_000, 1 << 20, &["--rate", "4Mbit"]);
     let limit = attempts(limit_with_rate, |limit| limit["limited_by"] == "rate_ceiling");
     assert_eq!(limit["limited_by"], "rate_ceiling", "{limit}");
+}
+
+/// The sender buffers all of its input at once, and then waits.
+#[test]
+fn the_trace_of_a_sender_continues_while_it_waits() {
+    let place = tempfile::tempdir().unwrap();
+    let (mut there, url) = listening(place.path(), &[]);
+    let mut stdout = there.0.stdout.take().unwrap();
+    let reading = std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()).unwrap());
+    let mut connect = haul();
+    connect.args(["pipe", "-q", "--rate", "20Mbit", "--events", "-"]).arg(&url).stdin(Stdio::piped());
+    let mut here = connect.stdout(Stdio::piped()).spawn().unwrap();
+    here.stdin.take().unwrap().write_all(&vec![7; 5_000_000]).unwrap();
+    let here = here.wait_with_output().unwrap();
+    exits(&here, 0);
+    assert_eq!(reading.join().unwrap(), 5_000_000);
+    let trace = lossy(&here.stdout);
+    assert!(trace.matches(r#""event":"progress""#).count() >= 10, "{trace}");
+}
+
+#[test]
+fn an_interrupted_pipe_reports_what_was_moved() {
+    for preset in ["bulk", "msg"] {
+        let place = tempfile::tempdir().unwrap();
+        let (mut there, url) = listening(place.path(), &["--json"]);
+        let mut connect = haul();
+        connect.args(["pipe", "--json", "--preset", preset]).arg(&url);
+        connect.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut here = connect.spawn().unwrap();
+        let mut stdin = here.stdin.take().unwrap();
+        stdin.write_all(b"one\n").unwrap();
+        let mut received = [0; 4];
+        there.0.stdout.as_mut().unwrap().read_exact(&mut received).unwrap();
+        kill_process(Pid::from_child(&there.0), Signal::INT).unwrap();
+        let mut stderr = String::new();
+        there.0.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!(there.0.wait().unwrap().code(), Some(130), "{stderr}");
+        let here = here.wait_with_output().unwrap();
+        exits(&here, 5);
+        let receiver: Value = serde_json::from_str(stderr.lines().last().unwrap()).unwrap();
+        assert_eq!(receiver["error"]["code"], "interrupted", "{receiver}");
+        for report in [receiver, object(&here)] {
+            assert!(report["ok"] == false && report["bytes"] == 4 && report["preset"] == preset, "{report}");
+            assert!(report["seconds"].as_f64() > Some(0.0), "{report}");
+        }
+        drop(stdin);
+    }
+}
+
+#[test]
+fn errors_of_a_receiving_pipe_do_not_enter_its_data() {
+    let variable = |name: &'static str, value: &'static str| Some((name, value));
+    for (words, variable, code) in [
+        ("--listen 127.0.0.1:0 --json --events /nonexistent/x", None, 7),
+        ("--listen=127.0.0.1:0 --diagnosis-model /nonexistent/x", variable("HAUL_JSON", "1"), 7),
+        ("--listen 127.0.0.1:0 --json", variable("HAUL_FRAME", "5"), 2),
+        ("--listen 127.0.0.1:0 --bogus --json", None, 2),
+        ("--bogus", variable("HAUL_CONFIG", "config.toml"), 2),
+        ("--reverse --json --preset nosuch haul://h:1/", None, 2),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        let config = "json = true\n[pipe]\nlisten = '127.0.0.1:0'";
+        std::fs::write(place.path().join("config.toml"), config).unwrap();
+        let mut command = haul();
+        command.arg("pipe").args(words.split(' ')).envs(variable).current_dir(place.path());
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        exits(&output, code);
+        assert!(output.stdout.is_empty(), "{words}: {}", lossy(&output.stdout));
+        let stderr = lossy(&output.stderr);
+        let object: Value = serde_json::from_str(stderr.lines().last().unwrap()).expect(&stderr);
+        assert!(object["ok"] == false && object["error"]["message"].is_string(), "{words}: {stderr}");
+    }
+    let sender = haul().args(["pipe", "--bogus"]).env("HAUL_JSON", "1").output().unwrap();
+    assert!(object(&sender)["error"]["message"].as_str().unwrap().contains("--bogus"), "{sender:?}");
 }
