@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use haul_base::{Bytes, Rate};
@@ -13,21 +13,21 @@ use serde_json::{Value, json};
 use crate::args::{Assignment, copy_name};
 use crate::fault::{self, Fault};
 use crate::output::{eprint_lines, out, out_fields};
-use crate::transfer::control_socket::{self, ControlRequest, MAX_LINE};
+use crate::transfer::control_socket::{ControlRequest, MAX_LINE, directory};
 
 /// Timeout for a reply. A copy answers within 50 ms, a pipe within 100 ms; on a busy machine later.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(copy: Option<&str>, changes: &[Assignment], as_object: bool) -> Result<u8, Fault> {
+    let directory = directory().map_err(|error| fault::io("cannot find running copies", &error))?;
     let Some(name) = copy else {
-        list(&running()?, as_object);
+        list(&running(&directory), as_object);
         return Ok(0);
     };
     // `rate_control.rate` is the same as `rate`.
     let parameter = |key: &str| key.strip_prefix("rate_control.").unwrap_or(key).to_owned();
     let set = changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
-    let request = |directory: PathBuf| send_request(&directory.join(name), &ControlRequest { set });
-    let reply = directory()?.map_or(Ok(None), request)?.ok_or_else(|| {
+    let reply = send_request(&directory.join(name), &ControlRequest { set })?.ok_or_else(|| {
         fault::usage(
             format!("this user runs no copy with process ID {name}"),
             "`haul ctl` lists running copies",
@@ -35,14 +35,6 @@ pub(crate) fn run(copy: Option<&str>, changes: &[Assignment], as_object: bool) -
     })?;
     show(name, &reply, as_object);
     Ok(0)
-}
-
-/// Returns the directory of control sockets; `None` if it does not exist, as without any copy.
-fn directory() -> Result<Option<PathBuf>, Fault> {
-    match control_socket::directory() {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        found => found.map(Some).map_err(|error| fault::io("cannot find running copies", &error)),
-    }
 }
 
 /// Returns the reply of the copy at this socket; `None` if no process listens there.
@@ -71,8 +63,8 @@ fn send_request(path: &Path, request: &ControlRequest) -> Result<Option<Value>, 
 }
 
 /// Returns the copies that answer, sorted by name. Removes the sockets of dead processes.
-fn running() -> Result<Vec<(String, Value)>, Fault> {
-    let entries = directory()?.map(fs::read_dir).into_iter().flatten().flatten().flatten();
+fn running(directory: &Path) -> Vec<(String, Value)> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
     let mut found: Vec<(String, Value)> = sockets
         .filter_map(|entry| {
@@ -88,7 +80,7 @@ fn running() -> Result<Vec<(String, Value)>, Fault> {
         })
         .collect();
     found.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(found)
+    found
 }
 
 fn list(running: &[(String, Value)], as_object: bool) {

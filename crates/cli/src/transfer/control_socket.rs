@@ -167,10 +167,6 @@ fn read(stream: &UnixStream) -> io::Result<ControlRequest> {
     Ok(serde_json::from_str(&line)?)
 }
 
-fn unchecked_directory() -> PathBuf {
-    directory_by(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
-}
-
 /// Ignores a relative path, as the XDG base directory specification requires: `haul ctl` may run elsewhere.
 fn directory_by(runtime: Option<PathBuf>) -> PathBuf {
     match runtime.filter(|path| path.is_absolute()) {
@@ -180,16 +176,16 @@ fn directory_by(runtime: Option<PathBuf>) -> PathBuf {
 }
 
 fn made_directory() -> io::Result<PathBuf> {
-    match DirBuilder::new().mode(0o700).create(unchecked_directory()) {
+    match DirBuilder::new().mode(0o700).create(directory()?) {
         Err(error) if error.kind() != AlreadyExists => Err(error),
         _ => directory(),
     }
 }
 
-/// Returns the directory of the user's control sockets, which must be accessible only by the user.
+/// Returns the directory of the user's control sockets, which must be accessible only by the user if it exists.
 pub(crate) fn directory() -> io::Result<PathBuf> {
-    let path = unchecked_directory();
-    let found = fs::symlink_metadata(&path)?;
+    let path = directory_by(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
+    let Ok(found) = fs::symlink_metadata(&path) else { return Ok(path) };
     if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
         let words = format!("{} is not a directory accessible only by you", path.display());
         return Err(io::Error::other(words));
