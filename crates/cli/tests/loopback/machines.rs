@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::support::{Server, exits, lossy, object, run};
+use crate::support::{Server, exits, haul, lossy, object, run};
 
 /// Two servers, and the destination.
 struct Machines {
@@ -157,4 +157,21 @@ fn failures_name_their_machine() {
     let report = object(&one);
     assert_eq!(report["failures"][0]["path"], "out/dangling", "{report}");
     assert!(report["failures"][0].get("machine").is_none(), "{report}");
+}
+
+#[test]
+fn the_destination_is_not_created_through_another_users_link() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can give a link to another user");
+        return;
+    }
+    let here = tempfile::tempdir().unwrap();
+    fs::create_dir(here.path().join("victim")).unwrap();
+    let link = here.path().join("att");
+    std::os::unix::fs::symlink("victim", &link).unwrap();
+    std::os::unix::fs::lchown(&link, Some(65_534), Some(65_534)).unwrap();
+    let words = ["cp", "--ssh", "false", "a:x", "b:y", "att/new2"];
+    let output = haul().args(words).current_dir(here.path()).output().unwrap();
+    assert!(lossy(&output.stderr).contains("of another user"), "{}", lossy(&output.stderr));
+    assert!(!output.status.success() && !here.path().join("victim/new2").exists());
 }

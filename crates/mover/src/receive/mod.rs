@@ -25,6 +25,7 @@ pub(crate) use commit::commit_only;
 pub(crate) use ledger::FilePiece;
 pub(crate) use metadata::{FILE_BITS, mode_of};
 pub use options::{Expectations, ReceiveOptions};
+pub use place::base::create_directory;
 pub(crate) use place::base::{Base, open_base, umask};
 pub use place::space::MinFree;
 pub(crate) use place::space::NoSpace;

@@ -1,13 +1,10 @@
 //! Several machines send to this one at the same time; if there is a rate limit, each gets a share of it.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::thread;
 
 use haul_base::{Bytes, Cause, Rate};
 use haul_host::peak_memory;
-use haul_mover::SOME_FAILED;
+use haul_mover::{SOME_FAILED, create_directory};
 use haul_proto::{Limit, UNSEEN_LIMIT, limit_of_receiver};
 use haul_wire::control::{Fault, FaultCode, MAX_NOTES, RunMode};
 
@@ -21,7 +18,7 @@ pub(crate) fn copy_all(
 ) -> RunReport {
     let crashed = || RunReport::failed(Fault::new(FaultCode::Internal, "a copy has crashed", ""));
     let is_dry_run = context.transfer.receive_policy.run == RunMode::ListChanges;
-    if !is_dry_run && let Some(fault) = create_destination(plan) {
+    if !is_dry_run && let Err(fault) = create_directory(&plan.path) {
         return context.failed(fault);
     }
     let plans = plan.of_each_machine();
@@ -61,13 +58,6 @@ pub(crate) fn copy_all(
     });
     parts.iter().for_each(Progress::finish);
     combined(context.report(RunReport::default()), context.settings.rate(), reports)
-}
-
-/// Makes the destination directory unless it exists; returns the fault if it cannot be made.
-fn create_destination(plan: &CopyPlan) -> Option<Fault> {
-    let to = Path::new(OsStr::from_bytes(&plan.path));
-    let error = std::fs::create_dir(to).err().filter(|_| !to.is_dir())?;
-    Some(crate::fault::io(format!("cannot make the directory {}", to.display()), &error))
 }
 
 fn summary_of(plan: &CopyPlan, report: &RunReport) -> String {

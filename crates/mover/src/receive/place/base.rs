@@ -120,6 +120,14 @@ pub(crate) fn open_base(
     Ok(Base { is_confined: matches!(root, Root::Beneath(_)), ..base })
 }
 
+/// Creates the destination directory unless it exists; not through another user's link.
+///
+/// # Errors
+/// As for a destination of files.
+pub fn create_directory(path: &[u8]) -> Result<(), Fault> {
+    open_base(&Root::Anywhere, path, Layout::Into, RunMode::Move).map(drop)
+}
+
 /// Returns the source for which an earlier, incomplete job created this directory.
 fn made_for(root: &Root, named: &Named) -> Option<Vec<u8>> {
     let directory = open_directory(root, &named.directory).ok()?;
