@@ -104,7 +104,7 @@ fn follow(
     let mut stop_requested_at: Option<Instant> = None;
     loop {
         match client.next_line(TICK) {
-            Ok(line) => remote_progress.handle_line(&line, client, context),
+            Ok(line) => remote_progress.handle_line(&line, &client.command, context),
             Err(RecvTimeoutError::Timeout) => {}
             // Ctrl-C at a terminal reaches ssh as well.
             Err(RecvTimeoutError::Disconnected) => {
@@ -165,21 +165,22 @@ impl RemoteProgress {
     }
 
     /// Handles one line; ignores what is not an event.
-    fn handle_line(&mut self, line: &str, client: &Remote, context: &Context) {
+    fn handle_line(&mut self, line: &str, command: &SshCommand, context: &Context) {
         let Ok(Value::Object(mut event)) = serde_json::from_str(line) else { return };
         let Some(Value::String(name)) = event.remove("event") else { return };
         event.remove("t");
         self.last_contact = Instant::now();
+        let number = |key: &str| event.get(key).and_then(Value::as_u64);
+        let text = |key: &str| event.get(key).and_then(Value::as_str);
         match name.as_str() {
             "progress" => {
-                let number = |key: &str| event.get(key).and_then(Value::as_u64);
                 self.snapshot.bytes = number("bytes").unwrap_or(self.snapshot.bytes);
                 self.snapshot.total_bytes = number("bytes_known").filter(|&bytes| bytes > 0);
                 self.snapshot.files = number("files").or(self.snapshot.files);
-                self.on_established(client, context);
+                self.on_established(command, context);
             }
             // Sessions with `check` precede it, to find a working address of the server.
-            "session" if event["request"] != "check" => self.on_established(client, context),
+            "session" if text("request") != Some("check") => self.on_established(command, context),
             "plan" => {
                 if let Some(callback) = &context.on_negotiated {
                     let negotiated = event.remove("negotiated").unwrap_or_default();
@@ -198,7 +199,7 @@ impl RemoteProgress {
             "result" => {
                 let report = serde_json::from_value(event.remove("report").unwrap_or_default());
                 self.report = Some(report.unwrap_or_else(|error| {
-                    let host = &client.command.host;
+                    let host = &command.host;
                     let message = format!("the final report of {host} was not understood: {error}");
                     let hint = "install the same version of haul on all machines";
                     RunReport::failed(Fault::new(FaultCode::VersionMismatch, message, hint))
@@ -206,8 +207,8 @@ impl RemoteProgress {
                 return;
             }
             "detached" => {
-                let log = event["log"].as_str().unwrap_or("?").to_owned();
-                self.detached = Some((log, event["pid"].as_u64().unwrap_or_default()));
+                let log = text("log").unwrap_or("?").to_owned();
+                self.detached = Some((log, number("pid").unwrap_or_default()));
             }
             // This side writes its own.
             "start" | "end" => return,
@@ -217,11 +218,11 @@ impl RemoteProgress {
     }
 
     /// Notes and says that a detached copy has its session: a server started by ssh now outlives ssh.
-    fn on_established(&mut self, client: &Remote, context: &Context) {
+    fn on_established(&mut self, command: &SshCommand, context: &Context) {
         let Some((log, pid)) = self.detached.as_ref().filter(|_| !self.is_independent) else {
             return;
         };
-        let (host, ssh) = (&client.command.host, client.command.shown());
+        let (host, ssh) = (&command.host, command.shown());
         context.inform(format!(
             "detached: it continues if this machine stops; log {host}:{log}, stop it with `{ssh} kill {pid}`"
         ));
@@ -269,6 +270,26 @@ impl RemoteProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Preset;
+
+    #[test]
+    fn no_line_of_another_machine_causes_a_panic() {
+        let settings = Preset::default_preset().settings().unwrap();
+        let context = Context::quiet(settings, Default::default(), Cancel::default());
+        let host = SshHost { destination: "far".to_owned(), port: None };
+        let command = SshCommand::new(&SshArgs::default(), &host).unwrap();
+        let mut remote_progress = RemoteProgress::new();
+        for name in ["session", "detached", "progress", "plan", "item", "result", "other"] {
+            for fields in
+                ["", r#", "request": 7, "log": [], "pid": -1, "bytes": "x", "report": {}, "item": 0"#]
+            {
+                let line = format!(r#"{{"event": "{name}"{fields}}}"#);
+                remote_progress.handle_line(&line, &command, &context);
+            }
+        }
+        assert_eq!(remote_progress.detached, Some(("?".to_owned(), 0)));
+        assert!(remote_progress.is_independent && remote_progress.report.is_some());
+    }
 
     /// ssh itself does not notice a lost machine while it has nothing to send.
     #[test]
