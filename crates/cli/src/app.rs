@@ -17,7 +17,7 @@ use crate::output::{
     out_json, stdout_error, without_keys,
 };
 use crate::settings::{Preset, Settings, session_key};
-use crate::signals::{self, Hangup, INTERRUPTED};
+use crate::signals::{self, Hangup, INTERRUPTED, ended_by_signals};
 use crate::transfer::Context;
 use crate::{commands, logging};
 
@@ -164,7 +164,7 @@ impl Start<'_> {
 
     fn in_context(&self, run: impl FnOnce(&Context) -> Result<u8, Fault>) -> Result<u8, Fault> {
         hide_memory();
-        let context = self.context()?;
+        let context = ended_by_signals(|| self.context())?;
         let result = run(&context);
         match (&result, context.events.finish()) {
             (Ok(0), Err(lost)) => Err(lost),

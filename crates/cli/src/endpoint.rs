@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use crate::args::URL_VARIABLE;
 use crate::fault::{self, Fault};
+use crate::signals::ended_by_signals;
 use crate::ssh::{self, SshHost};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,8 +89,8 @@ fn url_from(from: &[u8]) -> Result<HaulUrl, Fault> {
             return Err(fault::usage("`@` does not say where to find the URL", hint));
         }
         b"env" => from_environment()?,
-        b"-" => from_stdin()?,
-        file => from_file(Path::new(OsStr::from_bytes(file)))?,
+        b"-" => ended_by_signals(from_stdin)?,
+        file => ended_by_signals(|| from_file(Path::new(OsStr::from_bytes(file))))?,
     };
     let mut url = parse_url(&text).map_err(|wrong| {
         let place = OsString::from_vec([b"@", from].concat());

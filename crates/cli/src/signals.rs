@@ -26,6 +26,16 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// terminal's Ctrl-C may coincide with a parent's signal.
 const COALESCING_TIME: Duration = Duration::from_millis(500);
 
+static READS_INPUT: AtomicBool = AtomicBool::new(false);
+
+/// Reads input, for which it may wait; the first signal meanwhile ends the process, which has nothing to stop.
+pub(crate) fn ended_by_signals<T>(read: impl FnOnce() -> T) -> T {
+    READS_INPUT.store(true, Ordering::Relaxed);
+    let result = read();
+    READS_INPUT.store(false, Ordering::Relaxed);
+    result
+}
+
 /// Request to stop: set once, with the signal if it was one. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cancel(Arc<OnceLock<Option<Stop>>>);
@@ -126,7 +136,12 @@ fn handle(hangup: Hangup) -> std::io::Result<Cancel> {
     let wait = move || {
         if let Some(first) = signals.forever().next() {
             requested.take(&first);
-            thread::sleep(COALESCING_TIME);
+            for _ in 0..20 {
+                if READS_INPUT.load(Ordering::Relaxed) {
+                    std::process::exit(INTERRUPTED.into());
+                }
+                thread::sleep(COALESCING_TIME / 20);
+            }
             is_late.store(true, Ordering::Relaxed);
         }
     };

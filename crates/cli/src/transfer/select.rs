@@ -12,6 +12,7 @@ use haul_wire::control::{
 
 use crate::args::{CpArgs, RuleArg, SelectArgs};
 use crate::fault::{self, Fault};
+use crate::signals::ended_by_signals;
 use crate::standard_streams::check_stdin;
 
 /// Maximum length of a list's entry, bytes. What has no separators is not a list, and may not end.
@@ -122,12 +123,13 @@ fn entries<T>(
         check_stdin()?;
         Box::new(io::stdin().lock())
     } else {
-        Box::new(BufReader::new(open_named(file).map_err(unreadable)?))
+        Box::new(BufReader::new(ended_by_signals(|| open_named(file)).map_err(unreadable)?))
     };
     let (mut parsed, mut entry) = (Vec::new(), Vec::new());
     for number in 1_usize.. {
         entry.clear();
-        let len = from.by_ref().take(LONGEST_ENTRY).read_until(separator, &mut entry).map_err(unreadable)?;
+        let read = || from.by_ref().take(LONGEST_ENTRY).read_until(separator, &mut entry);
+        let len = ended_by_signals(read).map_err(unreadable)?;
         if len == 0 {
             break;
         }

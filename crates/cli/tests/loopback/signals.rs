@@ -193,6 +193,41 @@ fn a_servers_exit_code_shows_whether_it_cut_a_session_off() {
     }
 }
 
+/// Whether the process handles SIGTERM itself (`proc_pid_status(5)`).
+fn handles_sigterm(child: &Child) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() >> (Signal::TERM.as_raw() - 1) & 1 == 1
+}
+
+#[test]
+fn one_signal_ends_a_program_that_waits_for_its_input() {
+    let here = tempfile::tempdir().unwrap();
+    let fifo = here.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let fifo = fifo.to_str().unwrap();
+    let at_fifo = format!("@{fifo}");
+    for words in [
+        &["cp", "--files-from", "-", "src", "dst"][..],
+        &["cp", "--exclude-from", fifo, "src", "dst"],
+        &["cp", "@-", "dst"],
+        &["bench", &at_fifo],
+        &["pipe", "@-"],
+        &["cp", "--events", fifo, "src", "dst"],
+    ] {
+        let mut command = haul();
+        command.current_dir(here.path()).args(words).stdin(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let begun = Instant::now();
+        while !handles_sigterm(&child) {
+            assert!(begun.elapsed() < TIMEOUT, "{words:?}");
+            sleep(Duration::from_millis(5));
+        }
+        kill(&child, Signal::TERM);
+        assert_eq!(ended(&mut child).code(), Some(130), "{words:?}");
+    }
+}
+
 #[test]
 fn unread_output_blocks_nothing() {
     let here = tempfile::tempdir().unwrap();
