@@ -203,6 +203,8 @@ fn a_busy_receiver_is_shown_in_a_table_and_ends_with_the_demo() {
     for word in ["suspended for 100 ms of each second", "  with the verdict  ", "  without  "] {
         assert!(words.contains(word), "{word}: {words}");
     }
+    let unlimited = haul().args(&BUSY[..6]).args(["--rate", "unlimited", "--time", "1s"]).output().unwrap();
+    assert!(text(&unlimited.stderr).contains("at most 100.0 Mbit/s are sent"), "{}", text(&unlimited.stderr));
     let mut child = haul().args(BUSY).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.contains("Now with the verdict")), "the first run has not started");

@@ -21,6 +21,7 @@ use crate::fault;
 use crate::output::{RunReport, eprint_lines, error_lines, json_value, out_json, out_url, stdout_error};
 use crate::settings::{parameter_names, session_key};
 use crate::signals::INTERRUPTED;
+use crate::standard_streams::check_stdout;
 use crate::transfer::{Context, Cpu, Policy, Quotas, SessionProgress, Sessions, answer, bind, next_client};
 
 /// Wildcard of each address family, and an address for documentation (RFC 5737, 3849); nothing is sent there.
@@ -34,6 +35,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         return agent::serve(context, args);
     }
     check_parameters(&args.set)?;
+    args.url_file.is_none().then(check_stdout).transpose()?;
     let root = Root::beneath(&args.root)?;
     let context = Context { quotas: Quotas::new(args.capacity), ..context.clone() };
     let policy = Policy {

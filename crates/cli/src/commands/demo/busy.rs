@@ -27,14 +27,15 @@ const UNTUNED_BUFFER: Bytes = Bytes(208 << 10);
 /// Time that the receiver runs between two suspensions.
 const RUN_TIME: Duration = Duration::from_millis(900);
 const SUSPENSION_TIME: Duration = Duration::from_millis(100);
-/// Default ceiling, as a share of the path's rate: a law that fills the path would lose packets there too.
+/// Default ceiling, as a share of the path's rate (1 if unlimited): a law that fills it would lose packets too.
 const SHARE: f64 = 2.0 / 3.0;
 
 /// Returns the report of the run that acts on the verdict; if it succeeded, with the report of the other run.
 pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
     let spec = &args.emulated;
     let path = start(context, spec, namespaces)?;
-    let ceiling = context.settings.rate().unwrap_or_else(|| spec.path_rate.mul_f64(SHARE));
+    let share = if context.named.iter().any(|name| name == "rate") { 1.0 } else { SHARE };
+    let ceiling = context.settings.rate().unwrap_or_else(|| spec.path_rate.mul_f64(share));
     context.inform(format!(
         "Host:  the receiver is suspended for {} ms of each second, its socket buffer holds 208 KiB; at most {ceiling} are sent",
         SUSPENSION_TIME.as_millis()
