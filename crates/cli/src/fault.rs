@@ -59,7 +59,7 @@ pub(crate) fn is_network_fault(code: FaultCode) -> bool {
 }
 
 const SAME_VERSION: &str = "install the same version of haul on both sides";
-const EXPIRED: &str = "ask for a new URL: start `haul serve` again on the server";
+const EXPIRED: &str = "ask for a new URL: start `haul serve` or `haul pipe --listen` again there";
 
 /// Converts an error to the engine's fault, with the cause of a failed connection and a hint.
 pub(crate) fn of(error: impl Into<EngineError>) -> Fault {
@@ -80,7 +80,7 @@ fn connect_failure(error: &std::io::Error) -> (String, &'static str) {
     match error.kind() {
         ErrorKind::ConnectionRefused => (
             "connection refused, nothing is listening there".to_owned(),
-            "check that `haul serve` still runs there, and the port in the URL",
+            "check that `haul serve` or `haul pipe --listen` still runs there, and the port in the URL",
         ),
         ErrorKind::TimedOut => (
             "no answer".to_owned(),
@@ -98,7 +98,7 @@ fn hint(error: &EngineError) -> String {
         EngineError::Expired(_) => EXPIRED,
         EngineError::Peer(fault) if fault.code == FaultCode::Expired => EXPIRED,
         EngineError::Peer(fault) if fault.code == FaultCode::NotAuthorised => {
-            "use the complete URL that `haul serve` printed last"
+            "use the complete URL that `haul serve` or `haul pipe --listen` printed last"
         }
         EngineError::Peer(fault) if fault.message == ENCRYPTION_REQUIRED => {
             "leave out `--set crypto=none`, or start the server with `haul serve --set crypto=none`"
@@ -110,7 +110,7 @@ fn hint(error: &EngineError) -> String {
             "check host and port in the URL; another program may use the port, or a proxy may be in between"
         }
         EngineError::Certificate(_) => {
-            "`haul serve` creates a new certificate at each start: use the URL that it printed last. If you did, another server responds at this address: do not trust it"
+            "`haul serve` and `haul pipe --listen` create a new certificate at each start: use the URL printed last. If you did, another server responds at this address: do not trust it"
         }
         EngineError::UdpBlocked { port, direction } => return udp_hint(*port, *direction),
         EngineError::UdpForbidden(_) => {
@@ -126,7 +126,7 @@ fn hint(error: &EngineError) -> String {
         | EngineError::Url(UrlError::KeyVersion(_)) => SAME_VERSION,
         EngineError::Peer(fault) if fault.code == FaultCode::VersionMismatch => SAME_VERSION,
         EngineError::Url(_) => {
-            "copy the whole URL as `haul serve` prints it, in quotes: haul://HOST:PORT/PATH?k=KEY \
+            "copy the whole URL as it was printed, in quotes: haul://HOST:PORT/PATH?k=KEY \
              (an IPv6 address in [brackets])"
         }
         EngineError::TooLong(_) => "name fewer paths in one command, or a directory that contains them",

@@ -119,7 +119,7 @@ sensor omits lines that equal the previous one. fixed needs --rate; fobs, rbudp 
 related presets send at 900 Mbit/s by default.
 
 Exit codes: 0 done, 1 failed, 2 usage, 5 unreachable, UDP blocked, peer gone or stopped,
-6 not authorised, 130 interrupted here.";
+6 not authorised, 7 local disk or permissions, 130 interrupted here.";
 
 #[cfg(test)]
 mod tests {

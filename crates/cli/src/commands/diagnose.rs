@@ -52,7 +52,7 @@ pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fau
 
 /// Reads a model from a file. `-` is not stdin here, which may have the data.
 pub(crate) fn model_in(file: &Path) -> Result<Model, Fault> {
-    const HINT: &str = "models are written by `haul train`; without --model the shipped one is used";
+    const HINT: &str = "models are written by `haul train`; without the option the shipped one is used";
     Model::read(&text_of(file, fs::File::open(file), HINT)?).map_err(|error| {
         let message = format!("{}: {}", file.display(), error.to_string().trim_end());
         fault::usage(message, HINT)

@@ -225,7 +225,7 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
             out(format_args!("here: {finding}"));
         }
         if found.is_empty() {
-            out("here: the kernel grants everything a transfer requests, and the processors are idle");
+            out("here: the kernel grants everything a transfer requests, and no processor is overloaded");
         }
     }
     let mut directions = Vec::new();
