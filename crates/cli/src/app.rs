@@ -44,26 +44,25 @@ fn raise_open_files() {
 
 fn start(argv: &[OsString]) -> u8 {
     let sources = Sources::of_process();
-    match resolve(argv, &sources) {
-        Ok(resolved) => dispatch(argv, &resolved)
-            .unwrap_or_else(|fault| finish(&resolved, &RunReport::failed(fault), None)),
+    let fault = match resolve(argv, &sources) {
+        Ok(resolved) => {
+            let failed = |fault| finish(&resolved, &RunReport::failed(fault), None);
+            return dispatch(argv, &resolved).unwrap_or_else(failed);
+        }
+        Err(StartError::Clap(error)) if error.use_stderr() => print_clap_error(error, argv, &sources),
         Err(StartError::Clap(error)) => {
-            let code = error.exit_code() as u8;
-            if error.use_stderr() {
-                print_clap_error(error, argv, &sources);
-            } else {
-                // A reader that has gone is not a failure.
-                let _ = error.print();
-            }
-            code
+            // A reader that has gone is not a failure.
+            let _ = error.print();
+            return error.exit_code() as u8;
         }
         Err(StartError::Fault(fault)) => {
             eprint_lines(error_lines(&fault));
-            let report = RunReport::failed(fault);
-            print_object(requested_output(argv, &sources), &report);
-            report.exit_code()
+            fault
         }
-    }
+    };
+    let report = RunReport::failed(fault);
+    print_object(requested_output(argv, &sources), &report);
+    report.exit_code()
 }
 
 /// Prints the report as JSON if requested: on stdout, or on stderr if stdout is for data.
@@ -75,7 +74,7 @@ fn print_object((json, is_stdout_for_data): (bool, bool), report: &RunReport) {
 }
 
 /// Prints clap's error, with control characters of arguments escaped: a shell may have expanded file names.
-fn print_clap_error(error: clap::Error, argv: &[OsString], sources: &Sources) {
+fn print_clap_error(error: clap::Error, argv: &[OsString], sources: &Sources) -> Fault {
     let shown: Vec<OsString> = argv.iter().map(|word| printable_bytes(word.as_bytes()).into()).collect();
     let error = match resolve(&shown, sources) {
         Err(StartError::Clap(shown_error)) => shown_error,
@@ -85,9 +84,7 @@ fn print_clap_error(error: clap::Error, argv: &[OsString], sources: &Sources) {
     text.trim_end().lines().for_each(eprint_lines);
     let paragraph =
         text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
-    let message = paragraph.trim_start_matches("error: ");
-    let report = RunReport::failed(fault::usage(message, "see --help"));
-    print_object(requested_output(argv, sources), &report);
+    fault::usage(paragraph.trim_start_matches("error: "), "see --help")
 }
 
 fn dispatch(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
@@ -98,8 +95,13 @@ fn dispatch(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
     }
     let preset = Preset::find(resolved.preset.as_deref().unwrap_or_else(|| command.default_preset()))?;
     if global.show_config {
-        let values = Settings::collect(&preset, settings)?;
-        let rows = [rows.clone(), values.rows(&preset, settings)].concat();
+        let values = match command {
+            Command::Pipe(_) if preset.carries_messages() => commands::pipe::settings(&preset, settings),
+            _ => Settings::collect(&preset, settings),
+        };
+        let transfers = rows.iter().any(|row| row.key == "diagnosis_model");
+        let of_recipe = if transfers { values?.rows(&preset, settings) } else { Vec::new() };
+        let rows = [&rows[..], &of_recipe].concat();
         if global.json {
             out_json(&serde_json::json!(rows));
         } else {
@@ -128,7 +130,8 @@ impl Start<'_> {
             Command::Man => Ok(commands::man::run()),
             Command::Status(args) => Ok(commands::status::run(args, quiet, json)),
             Command::Clean(args) => Ok(commands::clean::run(args, quiet, json)),
-            Command::Pipe(args) => self.with_report(|context| commands::pipe::run(context, args)),
+            Command::Pipe(args) => self
+                .in_context(|context| Ok(finish(self.resolved, &commands::pipe::run(context, args), None))),
             Command::Cp(args) if args.ssh.for_ssh => {
                 hide_memory();
                 commands::agent::run()
@@ -181,10 +184,8 @@ impl Start<'_> {
             let mut report = run(context);
             context.add_trace_error(&mut report);
             // A detached copy continues on the other machine; the data of a stream is lost.
-            let is_final = match &self.resolved.command {
-                Command::Cp(args) => args.ssh.detach || commands::cp::is_stream(&args.paths),
-                command => matches!(command, Command::Pipe(_)),
-            };
+            let is_final = matches!(&self.resolved.command, Command::Cp(args)
+                if args.ssh.detach || commands::cp::is_stream(&args.paths));
             Ok(finish(self.resolved, &report, Some(self.argv).filter(|_| !is_final)))
         })
     }

@@ -238,7 +238,7 @@ pub(crate) struct CpArgs {
     #[command(flatten)]
     pub preserve: PreserveArgs,
     /// Memory limit for the names, links, holes and attributes of one file set [default: 1GiB]
-    #[arg(long, value_name = "SIZE", hide = true)]
+    #[arg(long, value_name = "SIZE")]
     pub set_memory: Option<Bytes>,
     #[command(flatten)]
     pub transfer: TransferArgs,
@@ -289,7 +289,7 @@ pub(crate) struct ServeArgs {
     #[arg(default_value_if("for_ssh", ArgPredicate::IsPresent, "all"))]
     pub preserve: Vec<Preserved>,
     /// Memory limit for the names, links, holes and attributes of one file set [default: 1GiB]
-    #[arg(long, value_name = "SIZE", hide = true)]
+    #[arg(long, value_name = "SIZE")]
     pub set_memory: Option<Bytes>,
     /// Exit after the first session
     #[arg(long)]

@@ -90,17 +90,15 @@ struct Pipe<'a> {
     tally: RefCell<Tally>,
 }
 
-/// Prints a summary, except of a failed pipe.
 pub(crate) fn run(context: &Context, args: &PipeArgs) -> RunReport {
     let started = Instant::now();
-    // A listener learns the recipe from its client.
-    let of_client = args.listen.is_none().then(|| context.report(RunReport::default()));
-    let tally = Tally { report: of_client.unwrap_or_default(), ..Tally::default() };
+    let tally = Tally { report: context.report(RunReport::default()), ..Tally::default() };
     let (traced, moved, tally) = (Cell::new(started), AtomicU64::new(0), RefCell::new(tally));
     let pipe = Pipe { context, args, traced, moved, tally };
     let error = pipe.run().err();
-    let report = pipe.report(started.elapsed().into(), error);
+    let mut report = pipe.report(started.elapsed().into(), error);
     context.trace_end(&report);
+    context.add_trace_error(&mut report);
     if report.is_ok() {
         pipe.summary(&report);
     }

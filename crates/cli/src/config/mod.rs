@@ -5,6 +5,7 @@ mod options;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::Resettable::Reset;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
@@ -46,7 +47,10 @@ pub(crate) enum StartError {
 
 /// Completes the command line `argv` (with the program's name in front) from `sources`.
 pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, StartError> {
-    let typed = Cli::command().try_get_matches_from(argv).map_err(|error| with_tip(error, argv))?;
+    // An option that another one needs, or the command, may be configured.
+    let lenient =
+        Cli::command().mut_subcommands(|sub| sub.mut_args(|arg| arg.required(false).requires(Reset)));
+    let typed = lenient.try_get_matches_from(argv).map_err(|error| with_tip(error, argv))?;
     if typed.subcommand_name().is_none() && !typed.get_flag("show_config") {
         let words = "a command is needed, for example `haul cp`";
         return Err(Cli::command().error(ErrorKind::MissingSubcommand, words).into());
@@ -82,20 +86,18 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
 
 /// Whether a faulty command line and `sources` ask for `--json`, and whether for a pipe that writes to stdout.
 pub(crate) fn requested_output(argv: &[OsString], sources: &Sources) -> (bool, bool) {
-    let words = argv.iter().skip(1).take_while(|word| *word != "--").filter_map(|word| word.to_str());
-    let words: Vec<&str> = words.collect();
-    let command = *words.iter().find(|word| !word.starts_with('-')).unwrap_or(&COMMAND_SHOWN);
+    let words = || argv.iter().skip(1).take_while(|word| *word != "--").filter_map(|word| word.to_str());
+    let command = words().find(|word| !word.starts_with('-')).unwrap_or(COMMAND_SHOWN);
     let options = OptionSpec::of_command(command);
-    let of_environment = options::of_environment(&options, sources, &mut Vec::new()).ok();
-    let files = sources.files().unwrap_or_default();
-    let of_files = files.iter().filter_map(|path| options::of_file(command, &options, path).ok());
-    let layers: Vec<Layer> = of_environment.into_iter().chain(of_files).collect();
-    let is_typed = |long: &str| words.iter().any(|word| word.split('=').next() == Some(&format!("--{long}")));
-    let is_configured = |long: &str| {
-        let texts = layers.iter().find_map(|layer| layer.get(long)).map(|(_, texts)| texts);
-        texts.is_some_and(|texts| texts.iter().any(|text| parse_bool(text) != Some(false)))
+    let of_environment = options::of_environment(&options, sources, &mut Vec::new());
+    let files = sources.files().into_iter().flatten();
+    let of_files = files.map(|path| options::of_file(command, &options, &path));
+    let layers: Vec<Layer> = [of_environment].into_iter().chain(of_files).flatten().collect();
+    let is_on = |long: &str| {
+        let is_typed = words().any(|word| word.starts_with(&format!("--{long}")));
+        let configured = || layers.iter().find_map(|layer| options::values(layer, long).last());
+        is_typed || configured().is_some_and(|(_, text)| parse_bool(text) != Some(false))
     };
-    let is_on = |long: &str| is_typed(long) || is_configured(long);
     (is_on("json"), command == "pipe" && is_on("listen") != is_on("reverse"))
 }
 
@@ -189,10 +191,11 @@ fn problem(error: &clap::Error) -> String {
     if let Some(source) = error.source() {
         return source.to_string();
     }
-    match error.get(ContextKind::ValidValue) {
-        Some(ContextValue::Strings(valid)) if !valid.is_empty() => {
+    match (error.get(ContextKind::ValidValue), error.get(ContextKind::PriorArg)) {
+        (Some(ContextValue::Strings(valid)), _) if !valid.is_empty() => {
             format!("possible values are {}", valid.join(", "))
         }
+        (_, Some(other)) => format!("it conflicts with {other}"),
         _ => "this value is not accepted".to_owned(),
     }
 }

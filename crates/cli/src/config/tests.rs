@@ -288,3 +288,38 @@ fn a_typed_list_of_files_hides_a_configured_delete() {
     assert_eq!(command("haul cp --delete a b", &env), (true, false));
     assert_eq!(command("haul cp a b", &env[..3]), (true, false));
 }
+
+#[test]
+fn an_option_that_another_one_needs_may_be_configured() {
+    let resolve_with = |line: &str, env: &[(&str, &str)]| {
+        let env = env.iter().copied().chain([("HAUL_CONFIG", "")]);
+        resolve(&argv(line), &Sources::new(env, None)).unwrap().command
+    };
+    let Command::Cp(args) = resolve_with("haul cp --max-delete 5 a b", &[("HAUL_DELETE", "true")]) else {
+        panic!()
+    };
+    assert!(args.sync.delete && args.sync.max_delete == Some(5));
+    let busy = ("HAUL_BUSY_RECEIVER", "true");
+    let Command::Demo(args) = resolve_with("haul demo --time 1s", &[busy]) else { panic!() };
+    assert!(args.busy_receiver && args.time.is_some());
+    let Command::Cp(args) = resolve_with("haul cp a b", &[("HAUL_SET_MEMORY", "2GiB")]) else { panic!() };
+    assert_eq!(args.set_memory.map(|size| size.0), Some(2 << 30));
+
+    let dir = tempfile::tempdir().unwrap();
+    let (_, user) = files(dir.path(), "", "[train]\nhost = ['a', 'b']\nnetwork = 'c'\noutput = 'm'");
+    let sources = Sources::new([("HAUL_CONFIG", user.as_str())], None);
+    let Command::Train(args) = resolve(&argv("haul train"), &sources).unwrap().command else { panic!() };
+    assert_eq!((args.host.len(), args.network.len(), args.output), (2, 1, PathBuf::from("m")));
+    match resolve(&argv("haul train --host a"), &Sources::default()) {
+        Err(StartError::Clap(error)) => assert!(error.to_string().contains("--network"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_error_for_conflicting_variables_names_both() {
+    let sources = Sources::new([("HAUL_CONFIG", ""), ("HAUL_TIME", "5s"), ("HAUL_BYTES", "1MB")], None);
+    let message = failure(resolve(&argv("haul bench"), &sources)).message;
+    assert!(message.contains("it conflicts with --") && message.contains("environment HAUL_"), "{message}");
+    assert!(message.contains("bytes") && message.contains("time"), "{message}");
+}

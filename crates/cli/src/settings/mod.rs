@@ -1,5 +1,6 @@
 //! Typed recipe parameters of sessions, and presets.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -60,7 +61,7 @@ impl Settings {
     }
 
     pub(crate) fn controller(&self) -> &'static str {
-        law(&self.in_recipe("controller")).map_or("", |law| law.name)
+        law(&self.in_recipe("controller").unwrap_or_default()).map_or("", |law| law.name)
     }
 
     /// Returns the settings that a client requests, as sent.
@@ -73,13 +74,14 @@ impl Settings {
         }
     }
 
-    /// Returns the value of a parameter in the recipe, or its default.
-    fn in_recipe(&self, key: &str) -> String {
-        let (part, parameter) = name_in_recipe(key).split_once('.').unwrap_or_default();
+    /// Returns the value of a parameter in the recipe, or its default; `None` without the micro-protocol.
+    fn in_recipe(&self, key: &str) -> Option<String> {
+        let is_fixed = key == "rate" && self.recipe.has("fixed_rate");
+        let name = if is_fixed { "fixed_rate.rate" } else { name_in_recipe(key) };
+        let (part, parameter) = name.split_once('.').filter(|(part, _)| self.recipe.has(part))?;
         let registry = haulage::registry();
         let spec = || registry.get(part)?.parameters.iter().find(|spec| spec.name == parameter);
-        let value = self.recipe.text(part, parameter).or_else(|| spec().map(|spec| spec.default.to_owned()));
-        value.unwrap_or_default()
+        self.recipe.text(part, parameter).or_else(|| Some(spec()?.default.to_owned()))
     }
 
     /// Sets the parameter `key`, or with a dot one of a micro-protocol, to the value from `origin`.
@@ -123,12 +125,12 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns the value of one of [`PARAMETERS`], in the form of `--set`.
-    fn shown(&self, key: &str) -> String {
+    /// Returns the value of a parameter, in the form of `--set`.
+    fn shown(&self, key: &str) -> Option<String> {
         match key {
-            "crypto" => crypto_name(self.crypto).to_owned(),
-            "offload" => if self.offload { "on" } else { "off" }.to_owned(),
-            "socket_buffer" => self.socket_buffer.exact(),
+            "crypto" => Some(crypto_name(self.crypto).to_owned()),
+            "offload" => Some(if self.offload { "on" } else { "off" }.to_owned()),
+            "socket_buffer" => Some(self.socket_buffer.exact()),
             _ => self.in_recipe(key),
         }
     }
@@ -164,8 +166,8 @@ pub(crate) const IN_RECIPE: [(&str, &str); 4] = {
     [(chunk, "chunk"), (interval, "feedback_interval"), (controller, "controller"), (rate, "rate")]
 };
 
-fn name_in_recipe(key: &str) -> &'static str {
-    IN_RECIPE.iter().find(|known| known.1 == key).map_or("", |known| known.0)
+fn name_in_recipe(key: &str) -> &str {
+    IN_RECIPE.iter().find(|known| known.1 == key).map_or(key, |known| known.0)
 }
 
 /// Returns the short name of a parameter, or `key` if it has none.
@@ -352,16 +354,18 @@ impl Settings {
         apply(settings, |set| self.set(&set.origin, session_key(&set.key), &set.value))
     }
 
-    /// Returns every parameter with its value and origin: the last of `settings` that set it, or the preset.
-    pub(crate) fn rows(&self, preset: &Preset, settings: &[Setting]) -> Vec<ConfigRow> {
-        let row = |(key, _)| {
-            let sets_it =
-                |set: &&Setting| find_parameter(session_key(&set.key)).is_ok_and(|(found, _)| found == key);
-            let set = settings.iter().rfind(sets_it).map(|set| set.origin.clone());
+    /// Returns every session parameter, and those of micro-protocols that `settings` name, with its value and
+    /// origin: the last of `settings` that set it, or the preset.
+    pub(crate) fn rows<'s>(&self, preset: &Preset, settings: &'s [Setting]) -> Vec<ConfigRow> {
+        let find = |key: &'s str| find_parameter(key).map_or(key, |(known, _)| known);
+        let name = |set: &'s Setting| find(session_key(&set.key));
+        let of_parts: BTreeSet<&str> = settings.iter().map(name).filter(|name| name.contains('.')).collect();
+        let row = |key| {
+            let set = settings.iter().rfind(|set| name(set) == key).map(|set| set.origin.clone());
             let origin = set.unwrap_or_else(|| preset.origin()).to_string();
-            ConfigRow { key: format!("set.{key}"), value: Some(self.shown(key)), origin }
+            ConfigRow { key: format!("set.{key}"), value: self.shown(key), origin }
         };
-        PARAMETERS.map(row).into()
+        PARAMETERS.map(|(key, _)| key).into_iter().chain(of_parts).map(row).collect()
     }
 }
 

@@ -223,7 +223,7 @@ proptest! {
         }
         let mut reparsed = Preset::default_preset().settings().unwrap();
         for (key, _) in PARAMETERS {
-            reparsed.set_value(key, &settings.shown(key)).unwrap();
+            reparsed.set_value(key, &settings.shown(key).unwrap()).unwrap();
         }
         prop_assert_eq!(reparsed, settings);
     }
@@ -267,4 +267,24 @@ fn cipher_none_is_offered_only_when_requested() {
     assert!(!ciphers(None).contains(&Cipher::None));
     assert_eq!(ciphers(Some(Cipher::None)), [Cipher::None]);
     assert_eq!(ciphers(None).len(), 3);
+}
+
+#[test]
+fn a_row_is_shown_for_each_parameter_and_has_no_value_that_the_recipe_lacks() {
+    let row = |preset: &str, settings: &[Setting], key: &str| {
+        let preset = Preset::find(preset).unwrap();
+        let chosen = crate::commands::pipe::settings(&preset, settings).unwrap();
+        let rows = chosen.rows(&preset, settings);
+        let found: Vec<_> = rows.into_iter().filter(|row| row.key == key).collect();
+        assert_eq!(found.len(), 1, "{key}");
+        (found[0].value.clone(), found[0].origin.clone())
+    };
+    let rate = [set("rate", "50Mbit")];
+    assert_eq!(row("viz", &rate, "set.rate"), (Some("50Mbit".into()), "flag --set".into()));
+    assert_eq!(row("viz", &rate, "set.controller"), (None, "preset viz".into()));
+    assert_eq!(row("viz", &rate, "set.chunk").0, None);
+    let window = [set("retransmit.window", "5000"), set("retransmit.window", "1000")];
+    let shown = (Some("1000".into()), "flag --set".into());
+    assert_eq!(row("bulk", &window, "set.retransmit.window"), shown);
+    assert_eq!(row("bulk", &[set("rate_control.rate", "5Mbit")], "set.rate").0.as_deref(), Some("5Mbit"));
 }

@@ -297,6 +297,10 @@ fn a_lost_result_is_a_failure() {
     let output = starting(&["timeout", "60"]).args(serve).stdout(full).output().unwrap();
     exits(&output, 7);
     assert!(lossy(&output.stderr).contains("cannot print the URL"), "{}", lossy(&output.stderr));
+    let closed = ["timeout", "60", "sh", "-c", "exec \"$@\" >&-", "sh"];
+    let output = starting(&closed).args(serve).output().unwrap();
+    exits(&output, 2);
+    assert!(lossy(&output.stderr).contains("stdout is closed"), "{}", lossy(&output.stderr));
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     assert!(haul().arg("presets").stdout(writer).status().unwrap().success(), "a closed stdout is no error");
@@ -449,6 +453,18 @@ fn presets_configuration_man_page_and_completions_are_printed() {
     let rows = object(&output);
     let rate = rows.as_array().unwrap().iter().find(|row| row["key"] == "rate").unwrap();
     assert_eq!((&rate["value"], &rate["origin"]), (&"5Mbit".into(), &"flag --rate".into()));
+    let viz = run(&["pipe", "--preset", "viz", "--rate", "50Mbit", "--show-config", "--json", "haul://h:1/"]);
+    let rows = object(&viz);
+    let row = |key: &str| rows.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap().clone();
+    assert_eq!(
+        (&row("set.rate")["value"], &row("set.rate")["origin"]),
+        (&"50Mbit".into(), &"flag --rate".into())
+    );
+    assert_eq!(row("set.controller")["value"], Value::Null);
+    for (command, is_shown) in [("serve", true), ("doctor", true), ("status", false)] {
+        let output = run(&[command, "--show-config"]);
+        assert_eq!(text(&output.stdout).contains("set.chunk"), is_shown, "{command}: {output:?}");
+    }
     let unset = run(&["cp", "--diagnosis", "on", "--show-config"]);
     exits(&unset, 0);
 }
