@@ -270,12 +270,13 @@ impl RemoteProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::TransferOptions;
     use crate::settings::Preset;
 
     #[test]
     fn no_line_of_another_machine_causes_a_panic() {
         let settings = Preset::default_preset().settings().unwrap();
-        let context = Context::quiet(settings, Default::default(), Cancel::default());
+        let context = Context::quiet(settings, TransferOptions::default(), Cancel::default());
         let host = SshHost { destination: "far".to_owned(), port: None };
         let command = SshCommand::new(&SshArgs::default(), &host).unwrap();
         let mut remote_progress = RemoteProgress::new();
