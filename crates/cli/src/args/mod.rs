@@ -295,7 +295,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub once: bool,
     /// Refuse new sessions after this time, for example 12h
-    #[arg(long, value_name = "TIME", value_parser = values::positive_time)]
+    #[arg(long, value_name = "TIME", value_parser = values::positive::<Span>)]
     pub expires: Option<Span>,
     /// Name or address of this machine to put in the URL
     #[arg(long, value_name = "NAME", value_parser = values::host)]
@@ -319,7 +319,7 @@ pub(crate) struct BenchArgs {
     #[arg(value_name = "URL", help_heading = "Arguments")]
     pub url: Option<OsString>,
     /// How long to send [default: 10s, unless --bytes is given]
-    #[arg(long, value_name = "TIME", conflicts_with = "bytes", value_parser = values::positive_time)]
+    #[arg(long, value_name = "TIME", conflicts_with = "bytes", value_parser = values::positive::<Span>)]
     pub time: Option<Span>,
     /// Amount of data to send
     #[arg(long, value_name = "SIZE")]
@@ -356,7 +356,7 @@ pub(crate) struct PipeArgs {
     #[arg(long)]
     pub reverse: bool,
     /// Split stdin into messages of this size [default: lines; with viz: 1000B]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = values::positive::<Bytes>)]
     pub frame: Option<Bytes>,
     /// Write a trace of the run, one JSON object per line; - is stdout
     #[arg(long, value_name = "FILE")]
@@ -429,7 +429,7 @@ pub(crate) struct DoctorArgs {
     #[arg(value_name = "URL")]
     pub url: Option<OsString>,
     /// How long to measure in each direction
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = values::positive_time)]
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = values::positive::<Span>)]
     pub time: Span,
     #[command(flatten)]
     pub recipe: RecipeArgs,
@@ -475,7 +475,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, conflicts_with_all = ["path", "size", "files", "no_tcp"])]
     pub busy_receiver: bool,
     /// Duration of each of the two runs of --busy-receiver [default: 10s]
-    #[arg(long, value_name = "TIME", requires = "busy_receiver", value_parser = values::positive_time)]
+    #[arg(long, value_name = "TIME", requires = "busy_receiver", value_parser = values::positive::<Span>)]
     pub time: Option<Span>,
     /// Write a trace of the run, one JSON object per line; - is stdout
     #[arg(long, value_name = "FILE")]

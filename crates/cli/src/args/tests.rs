@@ -93,20 +93,22 @@ fn a_bare_number_is_refused_with_a_hint() {
 }
 
 #[test]
-fn a_time_of_zero_is_refused_with_a_hint() {
-    for line in [
-        "haul serve --expires",
-        "haul bench @url --time",
-        "haul doctor --time",
-        "haul demo --busy-receiver --time",
+fn a_time_or_frame_of_zero_is_refused_with_a_hint() {
+    let (times, sizes) = (["0s", "0h", "0.0ms"], ["0B", "0kB", "0.0MiB"]);
+    for (line, zeros, positive) in [
+        ("haul serve --expires", times, "1ms"),
+        ("haul bench @url --time", times, "1ms"),
+        ("haul doctor --time", times, "1ms"),
+        ("haul demo --busy-receiver --time", times, "1ms"),
+        ("haul pipe @url --frame", sizes, "1B"),
     ] {
-        let parse = |time| Cli::try_parse_from(line.split(' ').chain([time]));
-        for time in ["0s", "0h", "0.0ms"] {
-            let error = parse(time).unwrap_err();
-            assert!(error.to_string().contains("write for example 10s or 12h"), "{line} {error}");
+        let parse = |value| Cli::try_parse_from(line.split(' ').chain([value]));
+        for zero in zeros {
+            let error = parse(zero).unwrap_err();
+            assert!(error.to_string().contains("must not be zero; give more"), "{line} {error}");
             assert_eq!(error.exit_code(), 2);
         }
-        assert!(parse("1ms").is_ok(), "{line}");
+        assert!(parse(positive).is_ok(), "{line}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use haul_base::{Probability, Rate, Span, UnitError};
+use haul_base::{Probability, Rate, UnitError};
 use haul_diagnosis::WORD_LENGTHS;
 use haul_engine::HaulUrl;
 use haul_proto::EVIDENCE;
@@ -66,9 +66,9 @@ pub(super) fn word_length(text: &str) -> Result<u32, String> {
     length.ok_or_else(|| format!("write a number of packets from {least} to {most}"))
 }
 
-pub(super) fn positive_time(text: &str) -> Result<Span, String> {
+pub(super) fn positive<T: FromStr<Err = UnitError> + Default + PartialEq>(text: &str) -> Result<T, String> {
     match text.parse() {
-        Ok(Span::ZERO) => Err("must not be zero; write for example 10s or 12h, or leave it out".to_owned()),
+        Ok(zero) if zero == T::default() => Err("must not be zero; give more, or leave it out".to_owned()),
         parsed => parsed.map_err(|error: UnitError| error.to_string()),
     }
 }

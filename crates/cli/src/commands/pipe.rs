@@ -107,7 +107,6 @@ pub(crate) fn run(context: &Context, args: &PipeArgs) -> RunReport {
 
 impl Pipe<'_> {
     fn run(&self) -> Result<(), Fault> {
-        stdio::check_frame(self.args.frame)?;
         if self.args.writes_stdout() { check_stdout() } else { check_stdin() }?;
         self.context.check_loss_model(!self.args.writes_stdout())?;
         self.context.events.write("start", json!({ "receives": self.args.writes_stdout() }));

@@ -281,15 +281,15 @@ fn too_large_frames_are_refused_before_anything_is_sent() {
         return;
     };
     let nobody = format!("haul://127.0.0.1:9/?k=AQ{}", "A".repeat(96));
-    for (preset, frame, words) in [
-        ("msg", "0B", "at least one byte"),
-        ("sensor", "2000B", "exceeds the maximum message size of sensor"),
-        ("viz", "1MiB", "max_message"),
+    for (preset, frame, words, hint) in [
+        ("msg", "0B", "must not be zero", "leave it out"),
+        ("sensor", "2000B", "exceeds the maximum message size of sensor", "hint: "),
+        ("viz", "1MiB", "max_message", "hint: "),
     ] {
         let mut command = haul(&net.client, ["pipe", "--preset", preset, "--frame", frame, &nobody]);
         let (code, _, stderr) = feed(start(&mut command), vec![7; 5_000]);
         assert_eq!(code, 2, "{preset}: {stderr}");
-        assert!(stderr.contains(words) && stderr.contains("hint: "), "{preset}: {stderr}");
+        assert!(stderr.contains(words) && stderr.contains(hint), "{preset}: {stderr}");
     }
 }
 

@@ -108,20 +108,9 @@ pub(crate) fn framing(frame: Option<Bytes>, recipe: &Recipe) -> Result<Framing, 
             format!("--frame {size} exceeds the maximum message size of {} ({most})", recipe.name),
             format!("--frame {most} or less; a recipe file can raise fixed_size.max_message"),
         )),
-        Some(size) => check_frame(Some(size)).map(|()| Framing::Frames(size.0 as usize)),
+        Some(size) => Ok(Framing::Frames(size.0 as usize)),
         None if recipe.has("retransmit") => Ok(Framing::Lines(most.0 as usize)),
         None => Ok(Framing::Frames(VIZ_FRAME.min(most).0 as usize)),
-    }
-}
-
-/// Rejects a frame size of 0.
-pub(crate) fn check_frame(frame: Option<Bytes>) -> Result<(), Fault> {
-    match frame {
-        Some(Bytes(0)) => Err(fault::usage(
-            "--frame 0B: a message has at least one byte",
-            "give a size such as 1200B, or leave --frame out for lines",
-        )),
-        _ => Ok(()),
     }
 }
 
@@ -171,7 +160,6 @@ mod tests {
         assert_eq!(framing(Some(Bytes(1_024)), &sensor), Ok(Framing::Frames(1_024)));
         let error = framing(Some(Bytes(1_025)), &sensor).unwrap_err();
         assert!(error.message.contains("sensor") && error.hint.contains("max_message"), "{error}");
-        assert!(framing(Some(Bytes(0)), &sensor).unwrap_err().message.contains("at least one byte"));
         let viz = haulage::preset("viz").unwrap();
         assert_eq!(framing(None, &viz), Ok(Framing::Frames(1_000)));
         // The header of a stream's message takes one byte.
