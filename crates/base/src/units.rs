@@ -44,6 +44,7 @@ const RATE_EXAMPLES: &str = "800Mbit or 1.5Gbit";
 const NO_RATE: &str = "a rate must be above zero, for example 800Mbit";
 const SIZE_EXAMPLES: &str = "64KiB or 1GB";
 const SPAN_EXAMPLES: &str = "50ms, 10s or 2m";
+const SHARE_EXAMPLES: &str = "0.1% or 0.001";
 
 impl Rate {
     /// No transmission.
@@ -274,6 +275,19 @@ impl FromStr for Span {
     }
 }
 
+impl FromStr for Probability {
+    type Err = UnitError;
+
+    /// Parses a fraction (`0.001`) or a percentage (`0.1%`).
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let text = text.trim();
+        let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number.trim(), 100.0));
+        let value: f64 = number.parse().map_err(|_| UnitError::NoNumber(text.to_owned(), SHARE_EXAMPLES))?;
+        let share = Self::new(value / scale);
+        share.ok_or_else(|| UnitError::OutOfRange(text.to_owned(), "it must be between 0 and 1 (100%)"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -289,6 +303,19 @@ mod tests {
         assert_eq!("1GB".parse(), Ok(Bytes(1_000_000_000)));
         assert_eq!("50ms".parse(), Ok(Span::from_millis(50)));
         assert_eq!("2m".parse(), Ok(Span::from_secs(120)));
+    }
+
+    #[test]
+    fn shares_are_fractions_or_per_cent() {
+        assert_eq!("0.25".parse(), Ok(Probability(0.25)));
+        assert_eq!(" 25 %".parse(), Ok(Probability(0.25)));
+        assert_eq!("0.1%".parse(), Ok(Probability(0.001)));
+        for wrong in ["101%", "1.5", "-1%", "NaN"] {
+            assert!(wrong.parse::<Probability>().unwrap_err().to_string().contains("100%"), "{wrong}");
+        }
+        for wrong in ["", "%", "1%%", "1ms"] {
+            assert!(wrong.parse::<Probability>().unwrap_err().to_string().contains("0.1%"), "{wrong}");
+        }
     }
 
     #[test]
@@ -320,6 +347,7 @@ mod tests {
             let _ = text.parse::<Rate>();
             let _ = text.parse::<Bytes>();
             let _ = text.parse::<Span>();
+            let _ = text.parse::<Probability>();
         }
 
         #[test]

@@ -63,10 +63,7 @@ impl Text for Probability {
     const EXPECTED: &'static str = "a share between 0 and 1, for example \"0.1%\" or 0.001";
 
     fn read(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number.trim(), 100.0));
-        let value = number.parse::<f64>().ok().and_then(|value| Self::new(value / scale));
-        value.ok_or_else(|| format!("`{text}` is no share between 0 and 1; write for example 0.1% or 0.001"))
+        text.parse().map_err(|e: haul_base::UnitError| e.to_string())
     }
 
     fn write(&self) -> String {

@@ -446,7 +446,7 @@ pub(crate) struct PathArgs {
     #[arg(default_value_if("busy_receiver", ArgPredicate::Equals("true".into()), "600Mbit"))]
     pub path_rate: Rate,
     /// Random packet loss of the emulated path: 0.001 or 0.1%
-    #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = values::share)]
+    #[arg(long, value_name = "SHARE", default_value = "0.1%")]
     #[arg(default_value_if("busy_receiver", ArgPredicate::Equals("true".into()), "0%"))]
     pub loss: Probability,
     /// Seed for the file set and the losses

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use haul_base::{Probability, Rate, UnitError};
+use haul_base::{Rate, UnitError};
 use haul_diagnosis::WORD_LENGTHS;
 use haul_engine::HaulUrl;
 use haul_proto::EVIDENCE;
@@ -121,16 +121,6 @@ pub(super) fn host(text: &str) -> Result<String, String> {
     is_read_back.then_some(url.host).ok_or_else(|| hint.to_owned())
 }
 
-/// Parses a probability in `[0, 1]`, written as a fraction (`0.001`) or a percentage (`0.1%`).
-pub(super) fn share(text: &str) -> Result<Probability, String> {
-    let (number, scale) = match text.trim().strip_suffix('%') {
-        Some(number) => (number.trim(), 0.01),
-        None => (text.trim(), 1.0),
-    };
-    let value: f64 = number.parse().map_err(|_| "write for example 0.001 or 0.1%".to_owned())?;
-    Probability::new(value * scale).ok_or_else(|| "must be between 0 and 1 (100%)".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -148,15 +138,6 @@ mod tests {
         for other in ["0", "0bit", "off", "none", "inf", "-1", ""] {
             assert!(ceiling(other).unwrap_err().ends_with("write unlimited"), "{other}");
         }
-    }
-
-    #[test]
-    fn shares_are_fractions_or_per_cent() {
-        assert_eq!(share("0.25").unwrap(), Probability::new(0.25).unwrap());
-        assert_eq!(share("25 %").unwrap(), Probability::new(0.25).unwrap());
-        assert!(share("101%").is_err());
-        assert!(share("NaN").is_err());
-        assert!(share("").is_err());
     }
 
     #[test]
@@ -211,7 +192,6 @@ mod tests {
         #[test]
         fn parsing_values_never_panics(text in ".{0,30}") {
             let _ = listen_address(&text);
-            let _ = share(&text);
             let _ = text.parse::<PortRange>();
             if let Ok(assignment) = text.parse::<Assignment>() {
                 prop_assert!(!assignment.key.is_empty());

@@ -75,12 +75,7 @@ impl FromStr for Share {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (number, scale) = match text.trim().strip_suffix('%') {
-            Some(number) => (number.trim(), 100.0),
-            None => (text.trim(), 1.0),
-        };
-        let value = number.parse::<f64>().ok().and_then(|value| Probability::new(value / scale));
-        value.map(Self).ok_or_else(|| format!("write {SHARE}"))
+        text.parse().map(Self).map_err(|_| format!("write {SHARE}"))
     }
 }
 
