@@ -44,7 +44,7 @@ use schedule::SampleSchedule;
 use source::Source;
 
 pub use damaged::HostDrops;
-pub use since_boot::{EarlyDropTotals, ProcessorTimes, QueueSettings, peak_memory};
+pub use since_boot::{EarlyDropTotals, ProcessorTimes, QueueSettings, peak_memory, process_cpu};
 pub use source::SensorError;
 
 /// Interval at which pressures and steal are read: the kernel updates the former every 2 s and counts the

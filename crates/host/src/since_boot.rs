@@ -2,6 +2,9 @@
 
 use std::fs::{read_dir, read_to_string};
 
+use haul_base::Span;
+use rustix::time::{ClockId, clock_gettime};
+
 /// Packets dropped by this machine since boot before they reached a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EarlyDropTotals {
@@ -105,6 +108,12 @@ fn of_processors(softnet: &str, column: usize) -> u64 {
     softnet.lines().filter_map(counter_value).fold(0, u64::saturating_add)
 }
 
+/// Returns the CPU time of this process, including all threads.
+pub fn process_cpu() -> Span {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Span::from_secs(time.tv_sec.unsigned_abs()) + Span::from_nanos(time.tv_nsec.unsigned_abs())
+}
+
 /// Returns this process's peak resident memory in bytes; `None` if `/proc` does not provide it.
 pub fn peak_memory() -> Option<u64> {
     peak_of(&read_to_string("/proc/self/status").ok()?)
@@ -142,6 +151,13 @@ mod tests {
         for strange in ["", "cpu0", "cpu0 1 2 3", "cpux 1 2 3 4 5", "cpu0 1 2 3 z 5"] {
             assert_eq!(ProcessorTimes::read(strange), ProcessorTimes::default(), "{strange}");
         }
+    }
+
+    #[test]
+    fn processor_time_grows() {
+        let before = process_cpu();
+        let sum = (0..2_000_000u64).fold(0, |sum, i| std::hint::black_box(sum ^ i));
+        assert!(process_cpu() > before, "{sum}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Rate, Span};
 use haul_engine::HaulUrl;
-use haul_host::peak_memory;
+use haul_host::{peak_memory, process_cpu};
 use haul_proto::{ChosenLaw, Part};
 use haul_wire::control::{Cipher, Fault, FaultCode};
 use haulage::{
@@ -36,8 +36,8 @@ use crate::fault;
 use crate::output::{CpuSeconds, Packets, RunReport, count, eprint_url};
 use crate::settings::{Settings, ciphers};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
+use crate::transfer::Context;
 use crate::transfer::control_socket::Side;
-use crate::transfer::{Context, counters};
 
 /// Interval at which waits check whether to end, and of `progress` events.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -141,7 +141,7 @@ impl Pipe<'_> {
     }
 
     fn report(&self, elapsed: Span, error: Option<Fault>) -> RunReport {
-        let cpu = Some(counters::process_cpu().as_secs_f64());
+        let cpu = Some(process_cpu().as_secs_f64());
         let (sender, receiver) = if self.args.writes_stdout() { (None, cpu) } else { (cpu, None) };
         RunReport {
             bytes: self.moved(),

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use haul_base::{Cause, HostSample, Rate, Span};
 use haul_diagnosis::write_signature;
 use haul_engine::{Counters, Transfer};
+use haul_host::process_cpu;
 use haul_proto::{Attribution, DiagnosedWindow, Limit, LimitEvidence, SenderStats, limit_of_sender};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::CountedSending;
 use parking_lot::Mutex;
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
 use crate::output::{EventLog, by_cause};
@@ -184,11 +184,6 @@ pub(crate) fn ceiling_of_all(stats: &SenderStats, agreed: Option<Rate>) -> Optio
     stats.law.map_or(agreed, |law| law.ceiling).filter(|_| stats.ceiling_changes == 0)
 }
 
-pub(crate) fn process_cpu() -> Span {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Span::from_secs(time.tv_sec.unsigned_abs()) + Span::from_nanos(time.tv_nsec.unsigned_abs())
-}
-
 type Fallbacks = Arc<[String]>;
 /// Returns the requested features that this system lacks, and what to do about each. Tested with a socket once.
 pub(crate) fn fallbacks(settings: &Settings) -> Fallbacks {
@@ -292,12 +287,5 @@ mod usage_tests {
         assert!(Arc::ptr_eq(&first, &fallbacks(&settings)));
         settings.offload = false;
         assert!(!Arc::ptr_eq(&first, &fallbacks(&settings)));
-    }
-
-    #[test]
-    fn processor_time_grows() {
-        let before = process_cpu();
-        let sum = (0..2_000_000u64).fold(0, |sum, i| std::hint::black_box(sum ^ i));
-        assert!(process_cpu() > before, "{sum}");
     }
 }
