@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::args::{Assignment, copy_name};
 use crate::fault::{self, Fault};
 use crate::output::{eprint_lines, out, out_fields};
-use crate::transfer::control_socket::{ControlRequest, MAX_LINE, directory};
+use crate::transfer::control_socket::{MAX_LINE, directory};
 
 /// Timeout for a reply. A copy answers within 50 ms, a pipe within 100 ms; on a busy machine later.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,8 +26,8 @@ pub(crate) fn run(copy: Option<&str>, changes: &[Assignment], as_object: bool) -
     };
     // `rate_control.rate` is the same as `rate`.
     let parameter = |key: &str| key.strip_prefix("rate_control.").unwrap_or(key).to_owned();
-    let set = changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
-    let reply = send_request(&directory.join(name), &ControlRequest { set })?.ok_or_else(|| {
+    let set: Vec<_> = changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
+    let reply = send_request(&directory.join(name), &set)?.ok_or_else(|| {
         fault::usage(
             format!("this user runs no copy with process ID {name}"),
             "`haul ctl` lists running copies",
@@ -38,11 +38,11 @@ pub(crate) fn run(copy: Option<&str>, changes: &[Assignment], as_object: bool) -
 }
 
 /// Returns the reply of the copy at this socket; `None` if no process listens there.
-fn send_request(path: &Path, request: &ControlRequest) -> Result<Option<Value>, Fault> {
+fn send_request(path: &Path, changes: &[(String, String)]) -> Result<Option<Value>, Fault> {
     let reply = (|| {
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-        stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
+        stream.write_all(format!("{}\n", serde_json::to_string(changes)?).as_bytes())?;
         let mut line = String::new();
         BufReader::new((&stream).take(MAX_LINE)).read_line(&mut line)?;
         Ok(serde_json::from_str::<Value>(&line)?)
@@ -69,7 +69,7 @@ fn running(directory: &Path) -> Vec<(String, Value)> {
     let mut found: Vec<(String, Value)> = sockets
         .filter_map(|entry| {
             let name = copy_name(entry.file_name().to_str()?).ok()?;
-            match send_request(&entry.path(), &ControlRequest::default()) {
+            match send_request(&entry.path(), &[]) {
                 Ok(Some(reply)) => Some((name, reply)),
                 Ok(None) => {
                     let _ = fs::remove_file(entry.path());
@@ -129,8 +129,7 @@ mod tests {
     #[test]
     fn only_a_missing_or_unused_socket_means_the_copy_has_ended() {
         let directory = tempfile::tempdir().unwrap();
-        let send_request =
-            |name: &str| send_request(&directory.path().join(name), &ControlRequest::default());
+        let send_request = |name: &str| send_request(&directory.path().join(name), &[]);
         drop(std::os::unix::net::UnixListener::bind(directory.path().join("7")).unwrap());
         assert!(matches!(send_request("7"), Ok(None)));
         assert!(matches!(send_request("8"), Ok(None)));

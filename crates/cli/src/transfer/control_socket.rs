@@ -12,7 +12,7 @@ use std::time::Duration;
 use haul_proto::{ControllerError, LawChange, Part};
 use haulage::{LawRequestError, LawRequests};
 use rustix::process::geteuid;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::fault::{self, Fault};
@@ -24,15 +24,6 @@ pub(crate) const MAX_LINE: u64 = 1 << 20;
 /// Name prefix of sockets that do not listen yet.
 const UNNAMED: &str = ".";
 const MAX_SOCKETS: u32 = 1_000;
-
-/// A request for changes and the state after them.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ControlRequest {
-    /// Parameters of `rate_control` and their new values.
-    #[serde(default)]
-    pub(crate) set: Vec<(String, String)>,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -130,7 +121,7 @@ impl ControlSocket {
     pub(crate) fn answer(&self, controlled: &mut impl Controlled, moved: u64) {
         while let Ok((mut stream, _)) = self.listener.accept() {
             let request = read(&stream).map_err(|error| fault::io("cannot read the request", &error));
-            let reply = request.and_then(|request| self.reply(&request.set, controlled, moved));
+            let reply = request.and_then(|changes| self.reply(&changes, controlled, moved));
             let error =
                 |Fault { message, hint, .. }| json!({ "error": { "message": message, "hint": hint } });
             let reply = reply.unwrap_or_else(error);
@@ -158,7 +149,8 @@ impl ControlSocket {
     }
 }
 
-fn read(stream: &UnixStream) -> io::Result<ControlRequest> {
+/// Reads the parameters of `rate_control` to change, possibly none, and their new values.
+fn read(stream: &UnixStream) -> io::Result<Vec<(String, String)>> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
