@@ -60,21 +60,14 @@ fn sizes(total: u64, files: u64, rng: &mut Rng) -> Vec<u64> {
     let big = if files < 3 { total } else { total / 2 };
     let weight = |number: u64| (1 + rng.below(1_000)) * if number.is_multiple_of(12) { 48 } else { 1 };
     let weights: Vec<u64> = (0..files.saturating_sub(2)).map(weight).collect();
+    let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
+    let share = |&weight: &u64| (u128::from(total - big) * u128::from(weight) / sum) as u64;
     let mut sizes = vec![big];
-    sizes.extend(split_in_proportion(total - big, &weights));
+    sizes.extend(weights.iter().map(share));
+    let remainder = total - sizes.iter().sum::<u64>();
+    sizes[weights.len()] += remainder;
     sizes.extend((files > 1).then_some(0));
     sizes
-}
-
-/// Splits `total` in proportion to the weights, without a remainder.
-fn split_in_proportion(total: u64, weights: &[u64]) -> impl Iterator<Item = u64> {
-    let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
-    let mut before = 0;
-    let ends = weights.iter().scan(0, move |cumulative: &mut u128, &weight| {
-        *cumulative += u128::from(weight);
-        Some((u128::from(total) * *cumulative / sum) as u64)
-    });
-    ends.map(move |end| end - std::mem::replace(&mut before, end))
 }
 
 fn name(number: usize, size: u64) -> String {
