@@ -413,7 +413,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub network: Vec<PathBuf>,
     /// Word length of the complexity measure, 1 to 24 packets
-    #[arg(long, value_name = "N", default_value_t = PAPERS_WORD, value_parser = values::word_length)]
+    #[arg(long, value_name = "N", default_value_t = PAPERS_WORD, value_parser = clap::value_parser!(u32).range(1..=24))]
     pub word_length: u32,
     /// Window at which the first held-out part starts; recorded in the model's provenance
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -7,7 +7,6 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use haul_base::{Rate, UnitError};
-use haul_diagnosis::WORD_LENGTHS;
 use haul_engine::HaulUrl;
 use haul_proto::EVIDENCE;
 use haul_wire::control::Durability;
@@ -58,12 +57,6 @@ pub(super) fn durability() -> impl TypedValueParser<Value = Durability> {
         "end" => Durability::AtEnd,
         _ => Durability::Cached,
     })
-}
-
-pub(super) fn word_length(text: &str) -> Result<u32, String> {
-    let length = text.parse().ok().filter(|length| WORD_LENGTHS.contains(length));
-    let (least, most) = WORD_LENGTHS.into_inner();
-    length.ok_or_else(|| format!("write a number of packets from {least} to {most}"))
 }
 
 pub(super) fn positive<T: FromStr<Err = UnitError> + Default + PartialEq>(text: &str) -> Result<T, String> {

@@ -203,11 +203,11 @@ fn a_model_has_the_requested_word_length_and_is_used_for_diagnosis() {
         assert_eq!((&report["metric"], &report["verdict"]), (&"complexity".into(), &"receiver_host".into()));
     }
     fs::remove_file(&model).unwrap();
-    for wrong in ["0", "25", "-1", "long"] {
+    for (wrong, why) in [("0", "1..=24"), ("25", "1..=24"), ("-1", "1..=24"), ("long", "invalid digit")] {
         let output = run(&[&train[..], &[&format!("--word-length={wrong}")]].concat());
         exits(&output, 2);
         let words = text(&output.stderr);
-        assert!(words.contains("--word-length") && words.contains("packets from 1 to 24"), "{words}");
+        assert!(words.contains("--word-length") && words.contains(why), "{words}");
         assert!(!model.exists());
     }
 }
