@@ -72,12 +72,8 @@ struct RuleOptions {
     #[arg(long, value_name = "PATTERN", value_parser = pattern(Verdict::Include))]
     include: Vec<RuleArg>,
     /// Read exclude patterns from a file, one per line (a leading + includes)
-    #[arg(long, value_name = "FILE", value_parser = pattern_file())]
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new().map(RuleArg::ExcludeFrom))]
     exclude_from: Vec<RuleArg>,
-}
-
-fn pattern_file() -> impl TypedValueParser<Value = RuleArg> {
-    PathBufValueParser::new().map(RuleArg::ExcludeFrom)
 }
 
 /// Returns a parser of patterns that rejects those that do not compile.
