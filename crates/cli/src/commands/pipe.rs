@@ -276,7 +276,7 @@ impl Pipe<'_> {
             return write_url(path, &url);
         }
         // Also with `--quiet`: the other side needs it.
-        eprint_url(&url);
+        eprint_verbatim(&url);
         Ok(())
     }
 

@@ -87,11 +87,6 @@ pub(crate) fn out_json(json: &Value) {
     out_verbatim(&escape_controls(&json.to_string()));
 }
 
-/// Writes one line of JSON to stderr, if stdout is used for data.
-pub(crate) fn eprint_json(json: &Value) {
-    let _ = writeln!(io::stderr(), "{}", escape_controls(&json.to_string()));
-}
-
 /// Writes text to stdout without escaping it.
 pub(crate) fn out_verbatim(text: &str) {
     write_stdout(&zeroize::Zeroizing::new(format!("{text}\n")));
@@ -101,9 +96,9 @@ pub(crate) fn out_url(url: &HaulUrl) {
     out_verbatim(&zeroize::Zeroizing::new(url.to_string()));
 }
 
-/// Writes the URL of a server to stderr, including its key, if stdout is used for data.
-pub(crate) fn eprint_url(url: &HaulUrl) {
-    let _ = writeln!(io::stderr(), "{url}");
+/// Writes a line to stderr without escaping it, if stdout is used for data.
+pub(crate) fn eprint_verbatim(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Progress line of the terminal, above which messages are printed.

@@ -11,7 +11,7 @@ pub(crate) use format::{
     clock, count, error_lines, grouped, item_lines, item_lists, machine_prefix, percent, put_name,
 };
 pub(crate) use lines::{
-    Lines, eprint_json, eprint_lines, eprint_url, escape_controls, out, out_json, out_url, out_verbatim,
+    Lines, eprint_lines, eprint_verbatim, escape_controls, out, out_json, out_url, out_verbatim,
     stdout_error, without_keys,
 };
 pub(crate) use progress::{Progress, ProgressStyle, Snapshot, Stall, is_rich_terminal};
