@@ -29,26 +29,21 @@ fn open(context: &Context, url: &HaulUrl, request: Request, limit: BenchLimit) -
     options.ciphers = ciphers(context.settings.crypto);
     let mut session = connect_unless(&context.cancel, url.clone(), options)?;
     session.set_loss_model(context.loss_model.clone());
-    context.events.write(
-        "session",
-        json!({
-            "request": purpose,
-            "peer": session.peer().to_string(),
-            "server": session.server(),
-            "cipher": session.cipher().as_str(),
-            "controller": session.controller(),
-            "diagnosis_model": model_hash(context).filter(|_| sends),
-            "round_trip_ms": session.round_trip().as_millis_f64(),
-        }),
-    );
+    let (peer, server, cipher) = (session.peer(), session.server(), session.cipher());
+    let (controller, round_trip) = (session.controller(), session.round_trip());
     tracing::info!(
-        "connected to {} ({}), cipher {}, controller {}, round trip {}",
-        session.peer(),
-        session.server(),
-        session.cipher(),
-        session.controller(),
-        session.round_trip()
+        "connected to {peer} ({server}), cipher {cipher}, controller {controller}, round trip {round_trip}"
     );
+    let fields = json!({
+        "request": purpose,
+        "peer": peer.to_string(),
+        "server": server,
+        "cipher": cipher.as_str(),
+        "controller": controller,
+        "diagnosis_model": model_hash(context).filter(|_| sends),
+        "round_trip_ms": round_trip.as_millis_f64(),
+    });
+    context.events.write("session", fields);
     Ok(session)
 }
 
