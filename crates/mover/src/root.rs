@@ -22,7 +22,9 @@ use rustix::io::Errno;
 
 use crate::accounts::euid;
 use crate::fault::{show, source_fault};
-use crate::storage::{fstat, fstatfs, kind_of, lstatat, open_in, openat2, readlinkat};
+use crate::storage::{
+    effective_restrictions, fstat, fstatfs, kind_of, lstatat, open_in, openat2, readlinkat,
+};
 
 /// Directory that the paths of a job are confined to.
 #[derive(Clone, Debug)]
@@ -201,7 +203,7 @@ fn with_openat2(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -
         resolve |= ResolveFlags::NO_SYMLINKS;
     }
     for _ in 0..RETRIES {
-        match openat2(dir, path, flags, Mode::empty(), resolve) {
+        match openat2(dir, path, flags, Mode::empty(), effective_restrictions(resolve)) {
             Err(Errno::AGAIN) => {}
             done => return done,
         }

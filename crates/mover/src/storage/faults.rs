@@ -131,7 +131,7 @@ pub(super) fn decide(call: Call) -> Result<usize, Errno> {
 }
 
 /// Returns the path restrictions; none with `HAUL_DISK_ESCAPES`, which simulates a defect of this program.
-pub(super) fn effective_restrictions(resolve: ResolveFlags) -> ResolveFlags {
+pub(crate) fn effective_restrictions(resolve: ResolveFlags) -> ResolveFlags {
     static ESCAPES: OnceLock<bool> = OnceLock::new();
     let escapes = *ESCAPES.get_or_init(|| std::env::var_os("HAUL_DISK_ESCAPES").is_some());
     if escapes { ResolveFlags::empty() } else { resolve }

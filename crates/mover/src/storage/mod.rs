@@ -23,8 +23,8 @@ pub(crate) use call::Call;
 #[cfg(feature = "faults")]
 use faults as kernel;
 
-pub(crate) use kernel::Inherited;
-use kernel::{decide, effective_restrictions, with_spelling};
+pub(crate) use kernel::{Inherited, effective_restrictions};
+use kernel::{decide, with_spelling};
 
 #[cfg(not(feature = "faults"))]
 mod kernel {
@@ -56,7 +56,7 @@ mod kernel {
     }
 
     #[inline]
-    pub(super) fn effective_restrictions(resolve: ResolveFlags) -> ResolveFlags {
+    pub(crate) fn effective_restrictions(resolve: ResolveFlags) -> ResolveFlags {
         resolve
     }
 }
@@ -123,6 +123,8 @@ macro_rules! on_name {
 
 on_name! {
     Open: openat(flags: OFlags, mode: Mode) -> OwnedFd;
+    Open: openat2(flags: OFlags, mode: Mode, resolve: ResolveFlags) -> OwnedFd;
+    Stat: statat(flags: AtFlags) -> Stat;
     Stat: accessat(access: Access, flags: AtFlags) -> ();
     Make: mkdirat(mode: Mode) -> ();
     Remove: unlinkat(flags: AtFlags) -> ();
@@ -141,31 +143,16 @@ pub(crate) fn create_in(directory: impl AsFd, name: impl Arg, flags: OFlags) -> 
     openat(directory, name, flags, Mode::RUSR | Mode::WUSR)
 }
 
-pub(crate) fn openat2(
-    directory: impl AsFd,
-    name: impl Arg,
-    flags: OFlags,
-    mode: Mode,
-    resolve: ResolveFlags,
-) -> Result<OwnedFd> {
-    let resolve = effective_restrictions(resolve);
-    named(Call::Open, directory, name, |at, name| fs::openat2(at, name, flags, mode, resolve))
-}
-
 pub(crate) fn dup(fd: impl AsFd) -> Result<OwnedFd> {
     repeat(Call::Open, || io::fcntl_dupfd_cloexec(fd.as_fd(), 0))
 }
 
 pub(crate) fn lstatat(directory: impl AsFd, name: impl Arg) -> Result<Stat> {
-    named(Call::Stat, directory, name, |at, name| fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW))
+    statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 pub(crate) fn kind_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
-}
-
-pub(crate) fn statat(directory: impl AsFd, path: impl Arg) -> Result<Stat> {
-    named(Call::Stat, directory, path, |at, path| fs::statat(at, path, AtFlags::NO_AUTOMOUNT))
 }
 
 pub(crate) fn lstatat_if_any(directory: impl AsFd, name: impl Arg) -> Result<Option<Stat>> {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::{Action, Equal, FaultCode, Newer, ReceivePolicy};
-use rustix::fs::{FileType, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::fault::{IoFault, show};
@@ -204,7 +204,8 @@ fn must_not_lose_target(dirent: &DirEntry<'_>, target: &[u8]) -> Result<(), IoFa
     let is_lost = if is_directory {
         is_inside(dirent, target, FileId::of(&existing))
     } else {
-        let target_id = statat(&dirent.directory, target).map(|stat| FileId::of(&stat));
+        let target_id =
+            statat(&dirent.directory, target, AtFlags::NO_AUTOMOUNT).map(|stat| FileId::of(&stat));
         has_one_name(&existing) && target_id == Ok(FileId::of(&existing))
     };
     if !is_lost {
