@@ -30,7 +30,7 @@ pub use journal::{
 };
 pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
-pub use progress::{Counter, ItemCallback, Progress, Wake};
+pub use progress::{Counter, Progress, Wake};
 pub use receive::{Expectations, MinFree, ReceiveJob, ReceiveOptions, create_directory, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport, SOME_FAILED, follows_from_directory};
 pub use root::{Root, copies_content, layout_for, open_named};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use haul_wire::control::{ControlMessage, Fault, MAX_FRAME, encoded_len};
+use haul_wire::control::{ControlMessage, Fault, Item, MAX_FRAME, encoded_len};
 use serde::Serialize;
 
 /// Maximum wait for a message before checking again whether the job is over.
@@ -21,6 +21,10 @@ pub trait ControlLink: Send + Sync {
     /// # Errors
     /// The channel is broken; the fault says how and ends the job.
     fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault>;
+
+    /// Reports a change of a name: a removal, or in a dry run or with `--verbose` any change. Called from the
+    /// threads of the job.
+    fn changed(&self, _item: &Item) {}
 }
 
 /// Target size of one message in bytes; the last item may exceed it. Items are far smaller than the rest of

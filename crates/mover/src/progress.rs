@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use haul_wire::control::Item;
 use parking_lot::Mutex;
 
 /// A number that never decreases.
@@ -41,8 +40,6 @@ pub struct Progress {
     /// Progress that no other counter shows.
     pub(crate) other_steps: Counter,
     all_known: AtomicBool,
-    /// Callback for changes of names, and the items recorded before it was set.
-    items: Mutex<(Option<ItemCallback>, Vec<Item>)>,
     pub(crate) wake: WakeSlot,
 }
 
@@ -58,33 +55,10 @@ impl Progress {
         counts.into_iter().chain([&self.other_steps]).fold(0, |sum, count| sum.wrapping_add(count.get()))
     }
 
-    /// Sets the callback for changes of names: removals, and in a dry run or with `--verbose` all changes.
-    /// Items recorded earlier are passed to it first.
-    pub fn on_item(&self, callback: ItemCallback) {
-        let mut items = self.items.lock();
-        items.1.drain(..).for_each(|item| callback(&item));
-        items.0 = Some(callback);
-    }
-
-    pub(crate) fn report(&self, item: &Item) {
-        let mut items = self.items.lock();
-        match &items.0 {
-            Some(callback) => callback(item),
-            None if items.1.len() < MAX_EARLY_ITEMS => items.1.push(item.clone()),
-            None => {}
-        }
-    }
-
     pub(crate) fn set_all_known(&self) {
         self.all_known.store(true, Relaxed);
     }
 }
-
-/// Callback for a change of a name. Called from the threads of the job.
-pub type ItemCallback = Arc<dyn Fn(&Item) + Send + Sync>;
-
-/// Maximum number of items recorded before a callback is set; later ones are dropped.
-const MAX_EARLY_ITEMS: usize = 4096;
 
 /// Wakes the data path because there is more to do. Cheap; may be called from any thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;

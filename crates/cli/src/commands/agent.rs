@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Sender, bounded};
 use haul_engine::{HaulUrl, ListenOptions, Listener};
-use haul_mover::{ItemCallback, MinFree, Root};
+use haul_mover::{MinFree, Root};
 use haul_wire::control::{Fault, Preserve, Request, RunMode};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::args::ServeArgs;
 use crate::endpoint::parse_url;
 use crate::fault;
-use crate::output::{EventLog, RunReport, eprint_lines, item_lines, out_verbatim};
+use crate::output::{EventLog, ItemCallback, RunReport, eprint_lines, item_lines, out_verbatim};
 use crate::settings::Settings;
 use crate::signals::{self, Cancel, Hangup, INTERRUPTED};
 use crate::ssh::{Announcement, Job, MAX_JOB, MAX_PERMIT, Permit};

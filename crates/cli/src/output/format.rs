@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use data_encoding::BASE64;
 use haul_base::{Bytes, Span};
-use haul_mover::ItemCallback;
 use haul_wire::control::{Action, Fault, Host, Item};
 use indicatif::HumanCount;
 use serde_json::{Value, json};
@@ -71,6 +70,9 @@ pub(crate) fn put_name(object: &mut Value, key: &str, name: &[u8]) {
         object[format!("{key}_b64")] = Value::from(BASE64.encode(name));
     }
 }
+
+/// Callback for a change of a name. Called from the threads of a job.
+pub(crate) type ItemCallback = Arc<dyn Fn(&Item) + Send + Sync>;
 
 /// Reports a line per changed name; unchanged names only with `all`.
 pub(crate) fn item_lines(all: bool, print: impl Fn(String) + Send + Sync + 'static) -> ItemCallback {

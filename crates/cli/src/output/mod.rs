@@ -8,7 +8,8 @@ mod report;
 
 pub(crate) use events::EventLog;
 pub(crate) use format::{
-    clock, count, error_lines, grouped, item_lines, item_lists, machine_prefix, percent, put_name,
+    ItemCallback, clock, count, error_lines, grouped, item_lines, item_lists, machine_prefix, percent,
+    put_name,
 };
 pub(crate) use lines::{
     Lines, eprint_lines, eprint_verbatim, escape_controls, out, out_json, out_url, out_verbatim,

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use haul_diagnosis::Model;
 use haul_engine::Role;
-use haul_mover::ItemCallback;
 use haulage::config::{Evidence, RateControlConfig};
 use serde_json::Value;
 
 use crate::args::TransferOptions;
 use crate::fault::{self, Fault};
-use crate::output::{EventLog, Lines, ProgressStyle, RunReport, eprint_lines, json_value};
+use crate::output::{EventLog, ItemCallback, Lines, ProgressStyle, RunReport, eprint_lines, json_value};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 use crate::transfer::{Cpu, Negotiated, Quotas, SessionProgress};

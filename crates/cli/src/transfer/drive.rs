@@ -61,7 +61,6 @@ fn run(
     start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
 ) -> RunReport {
     let context = &sides.context;
-    job.progress().on_item(context.on_item.clone().unwrap_or_else(|| Arc::new(|_| {})));
     // Before the data path starts, because that permits the sender to send.
     let quota = (side == Side::Receives).then(|| join_quota(sides)).flatten();
     let watch = Watch::start(sides, side, |waker| {

@@ -11,7 +11,7 @@ use haul_engine::{Control, Counters, EngineError, Session, Transfer};
 use haul_mover::ControlLink;
 use haul_proto::config::RateControlConfig;
 use haul_proto::{ChosenLaw, ControllerError, LawChange, Part, SenderStats};
-use haul_wire::control::{ControlMessage, Counted, CountedSending, Fault, FaultCode, Host};
+use haul_wire::control::{ControlMessage, Counted, CountedSending, Fault, FaultCode, Host, Item};
 use parking_lot::Mutex;
 
 use crate::fault;
@@ -218,6 +218,10 @@ impl ControlLink for Sides {
             std::thread::sleep(MIN_LAW_INTERVAL);
         }
         taken
+    }
+
+    fn changed(&self, item: &Item) {
+        self.context.on_item.as_ref().inspect(|callback| callback(item));
     }
 }
 

@@ -310,7 +310,7 @@ impl Shared {
         // A path that is too long is not reported.
         let Ok(path) = RelPath::new(self.place.local(path)) else { return Ok(()) };
         let item = Item { path, action };
-        self.progress.report(&item);
+        self.link.changed(&item);
         // The user is on this side.
         if self.is_verbose() && self.expectations.is_some() {
             return Ok(());

@@ -44,7 +44,7 @@ fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>
                     let resumed = &mut shared.ledger.lock().resumed_by_items;
                     *resumed = resumed.saturating_add(have);
                 }
-                shared.progress.report(&item);
+                shared.link.changed(&item);
             }
         }
         ControlMessage::Removed(removal) => shared.ledger.lock().removal = removal,

@@ -4,12 +4,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 
 use haul_mover::{Expectations, MoveReport, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
-    Action, ExcludedNames, Extraneous, IgnoreFiles, Item, Layout, ReceivePolicy, Rule, RunMode, Selection,
-    Verdict,
+    Action, ExcludedNames, Extraneous, IgnoreFiles, Layout, ReceivePolicy, Rule, RunMode, Selection, Verdict,
 };
 
 use crate::harness::{Pump, bytes, link_pair, names_below, options};
@@ -42,23 +40,18 @@ fn copy_chosen(
     options: ReceiveOptions,
 ) -> (Vec<String>, MoveReport) {
     let (a, b) = link_pair();
+    let items = b.items.clone();
     let mut receive = receive_files(&bytes(dst), &Root::Anywhere, layout, b, options).unwrap();
     let mut send = send_files(vec![source], Root::Anywhere, selection, a, SendLimits::default()).unwrap();
-    let items: Arc<Mutex<Vec<String>>> = Arc::default();
-    let result = items.clone();
-    let note = move |item: &Item| {
-        if item.action == Action::Delete {
-            result.lock().unwrap().push(item.path.to_string());
-        }
-    };
-    receive.handle.progress().on_item(Arc::new(note));
     let over = || send.handle.is_finished() || receive.handle.is_finished();
     Pump::default().run(&mut *send.source, &mut *receive.sink, &over);
     let (sent, received) = (send.handle.join().unwrap(), receive.handle.join().unwrap());
     assert_eq!(sent, received);
-    let mut items = items.lock().unwrap().clone();
-    items.sort();
-    (items, received)
+    let items = items.lock().unwrap();
+    let removed = items.iter().filter(|item| item.action == Action::Delete);
+    let mut removed: Vec<String> = removed.map(|item| item.path.to_string()).collect();
+    removed.sort();
+    (removed, received)
 }
 
 /// Creates a destination with many names that the source does not have.

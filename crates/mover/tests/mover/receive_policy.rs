@@ -4,16 +4,15 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 
-use haul_mover::{Expectations, ReceiveOptions, SendLimits};
+use haul_mover::{Expectations, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
     Action, Durability, Equal, Extraneous, Fault, FaultCode, Growth, Item, Layout, Leftovers, Readback,
     ReceivePolicy, RunMode, Selection,
 };
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
-use crate::harness::{Ends, Pump, assert_no_parts, bytes, names_below, options, start};
+use crate::harness::{Ends, Pump, all, assert_no_parts, bytes, link_pair, names_below, options, start};
 use crate::trees::{assert_same, contents, set_mtime};
 
 const MIB: u64 = 1 << 20;
@@ -83,14 +82,13 @@ pub(crate) fn sync_within(
     options: ReceiveOptions,
     limits: SendLimits,
 ) -> SyncResult {
-    let mut pair = start(sources.to_vec(), dst, layout, limits, options).unwrap();
-    let items: [Arc<Mutex<Vec<Item>>>; 2] = Default::default();
-    let [sender, receiver] = items.clone();
-    pair.send.handle.progress().on_item(Arc::new(move |item| sender.lock().unwrap().push(item.clone())));
-    pair.receive.handle.progress().on_item(Arc::new(move |item| receiver.lock().unwrap().push(item.clone())));
-    let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
-    let travelled = Pump::default().run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
-    let ends = Ends { sent: pair.send.handle.join(), received: pair.receive.handle.join() };
+    let (a, b) = link_pair();
+    let items = [a.items.clone(), b.items.clone()];
+    let mut receive = receive_files(&bytes(dst), &Root::Anywhere, layout, b, options).unwrap();
+    let mut send = send_files(sources.to_vec(), Root::Anywhere, &all(), a, limits).unwrap();
+    let over = || send.handle.is_finished() || receive.handle.is_finished();
+    let travelled = Pump::default().run(&mut *send.source, &mut *receive.sink, &over);
+    let ends = Ends { sent: send.handle.join(), received: receive.handle.join() };
     let [sender, receiver] = items.map(|items| items.lock().unwrap().clone());
     SyncResult { ends, sender, receiver, travelled }
 }

@@ -1,21 +1,25 @@
 //! A control channel in memory.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_mover::ControlLink;
-use haul_wire::control::{ControlMessage, Fault, FaultCode, encode_frame};
+use haul_wire::control::{ControlMessage, Fault, FaultCode, Item, encode_frame};
 
 /// One end of the channel.
 pub(crate) struct Link {
     pub(super) out: Sender<ControlMessage>,
     pub(super) inc: Receiver<ControlMessage>,
+    /// Changes of names that the job at this end has reported.
+    pub(crate) items: Arc<Mutex<Vec<Item>>>,
 }
 
 /// Creates both ends of a channel.
 pub(crate) fn links() -> (Link, Link) {
     let (a, b) = (unbounded(), unbounded());
-    (Link { out: a.0, inc: b.1 }, Link { out: b.0, inc: a.1 })
+    let link = |out, inc| Link { out, inc, items: Arc::default() };
+    (link(a.0, b.1), link(b.0, a.1))
 }
 
 fn lost() -> Fault {
@@ -34,5 +38,9 @@ impl ControlLink for Link {
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(lost()),
         }
+    }
+
+    fn changed(&self, item: &Item) {
+        self.items.lock().expect("no holder panics").push(item.clone());
     }
 }
