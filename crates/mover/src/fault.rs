@@ -48,6 +48,11 @@ impl IoFault {
     pub(crate) fn entry(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Self {
         Self { fault: path_fault(code, path, what, hint), scope: Scope::Entry }
     }
+
+    /// Returns the fault of one entry, or fails with one that aborts the job.
+    pub(crate) fn of_entry(self) -> Result<Fault, Fault> {
+        if self.scope == Scope::Job { Err(self.fault) } else { Ok(self.fault) }
+    }
 }
 
 /// Creates the fault for an operating system error while `doing` something to the source `path`.

@@ -17,7 +17,7 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use crate::entries::{Attributes, EntryState, Kind};
-use crate::fault::{IoFault, Scope, path_fault, show};
+use crate::fault::{IoFault, path_fault, show};
 use crate::link::send_list;
 use crate::receive::decide::discard_superseded;
 use crate::receive::delete::{self, is_obstacle};
@@ -158,15 +158,6 @@ impl Committer {
         ledger.failures.add(&path, fault);
     }
 
-    /// Fails an entry, or returns an error that ends the job.
-    fn fail_or_abort(&mut self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
-        if io_fault.scope == Scope::Job {
-            return Err(io_fault.fault);
-        }
-        self.failed(entry, io_fault.fault);
-        Ok(())
-    }
-
     fn commit(&mut self, entries: Vec<u32>) -> Result<(), Fault> {
         let complete = if self.shared.makes_nothing() { entries } else { self.complete(entries)? };
         let free = self.defer_blocked(complete);
@@ -249,7 +240,7 @@ impl Committer {
             self.shared.progress.other_steps.add(1);
             match work(self, entry, &path) {
                 Ok(()) => succeeded.push(entry),
-                Err(io_fault) => self.fail_or_abort(entry, io_fault)?,
+                Err(io_fault) => self.failed(entry, io_fault.of_entry()?),
             }
             self.flush_if_full()?;
         }

@@ -84,14 +84,12 @@ impl Pipeline {
     }
 
     fn failed(&self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
-        if io_fault.scope == Scope::Job {
-            return Err(io_fault.fault);
-        }
+        let fault = io_fault.of_entry()?;
         if !self.mark_failed(entry) {
             return Ok(());
         }
         self.check(Check::Abandoned(entry))?;
-        self.send_event(CommitEvent::failed(&self.budget, entry, io_fault.fault)?)
+        self.send_event(CommitEvent::failed(&self.budget, entry, fault)?)
     }
 }
 
