@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use haul_wire::control::{Fault, FaultCode, Notes, Removal};
 
 use crate::entries::{EntryState, EntryTable, Kind};
-use crate::fault::path_fault;
+use crate::fault::IoFault;
 
 /// Maximum number of failures that a report names; further ones are only counted.
 pub const MAX_NAMED_FAILURES: usize = 100;
@@ -148,8 +148,8 @@ impl Failures {
 const SEE_DIRECTORY: &str = "see the error of its directory";
 
 /// The fault of an entry whose directory failed.
-pub(crate) fn missing_directory(path: &[u8]) -> Fault {
-    path_fault(FaultCode::NotADirectory, path, "has no parent directory, which failed", SEE_DIRECTORY)
+pub(crate) fn missing_directory(path: &[u8]) -> IoFault {
+    IoFault::entry(FaultCode::NotADirectory, path, "has no parent directory, which failed", SEE_DIRECTORY)
 }
 
 /// Whether an entry failed only because a directory above it did.
@@ -246,7 +246,7 @@ mod tests {
         failures.add(directory.as_bytes(), Fault::new(FaultCode::Unreadable, directory, ""));
         for entry in 0..entries {
             let path = format!("{directory}/sub/{entry}");
-            failures.add(path.as_bytes(), missing_directory(path.as_bytes()));
+            failures.add(path.as_bytes(), missing_directory(path.as_bytes()).fault);
         }
     }
 

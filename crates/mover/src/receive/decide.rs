@@ -22,7 +22,7 @@ use crate::receive::metadata;
 use crate::receive::place::files::collision;
 use crate::receive::place::{check_kind, obstacle_fault};
 use crate::receive::shared::{Check, CommitEvent, Comparison, Shared};
-use crate::receive::write::missing_parent;
+use crate::report::missing_directory;
 use crate::root::split;
 use crate::storage::{Mtime, kind_of, lstatat_if_any};
 
@@ -220,7 +220,7 @@ impl MessageHandler {
     /// first: at once for a directory, otherwise when everything has arrived.
     fn found(&self, entry: u32, kind: Kind, path: &[u8]) -> Result<(Option<FileType>, bool), IoFault> {
         if self.shared.table(|table| table.parent_failed(entry)) {
-            return Err(missing_parent(path));
+            return Err(missing_directory(path));
         }
         let existing = self.existing_kind(path)?;
         if !self.shared.permits_deletion() || !existing.is_some_and(|existing| is_obstacle(kind, existing)) {

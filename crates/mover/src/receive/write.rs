@@ -10,7 +10,7 @@ use haul_proto::ObjectSink;
 use haul_wire::control::{Action, Durability, Fault};
 
 use crate::entries::{EntryState, EntryTable, Kind};
-use crate::fault::{IoFault, Scope, violation};
+use crate::fault::{IoFault, violation};
 use crate::job::{Job as _, job_ended};
 use crate::receive::ledger::FilePiece;
 use crate::receive::queue::{BufferGuard, Work};
@@ -56,7 +56,7 @@ impl Pipeline {
             self.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         match kind {
             _ if matches!(state, EntryState::Failed | EntryState::Kept) => {}
-            _ if self.table(|table| table.parent_failed(entry)) => return Err(missing_parent(&path)),
+            _ if self.table(|table| table.parent_failed(entry)) => return Err(missing_directory(&path)),
             Kind::Directory => {
                 if self.make_directory(&path)? {
                     self.ledger.lock().table.set_state(entry, EntryState::Started);
@@ -167,17 +167,13 @@ impl Writer {
         let (state, orphan) = self.shared.table(|table| (table.state(entry), table.parent_failed(entry)));
         match state {
             EntryState::Failed | EntryState::Kept => Ok(None),
-            EntryState::Waiting if orphan => Err(missing_parent(&self.shared.path(entry))),
+            EntryState::Waiting if orphan => Err(missing_directory(&self.shared.path(entry))),
             EntryState::Waiting => self.shared.start(entry).map(Some),
             EntryState::Started | EntryState::Done => {
                 self.shared.place.file(entry, || self.shared.path(entry)).map(Some)
             }
         }
     }
-}
-
-pub(crate) fn missing_parent(path: &[u8]) -> IoFault {
-    IoFault { fault: missing_directory(path), scope: Scope::Entry }
 }
 
 pub(crate) struct FileSink {
