@@ -113,7 +113,7 @@ impl MessageHandler {
             }
             requests.push(self.decide(index)?);
             if !self.shared.makes_nothing() {
-                self.shared.prepare(index)?;
+                self.shared.prepare(index).or_else(|io_fault| self.shared.failed(index, io_fault))?;
             }
         }
         self.shared.report_remaining()?;

@@ -276,7 +276,6 @@ impl Place {
     }
 
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
-        self.close(entry);
         match (self.dir_entry(path), self.opened_journal()) {
             (Ok(dirent), _) => self.remove(&dirent, &self.temporary(entry)),
             (Err(_), Some(journal)) => journal.cleanup_failed(),
@@ -464,14 +463,10 @@ impl Place {
         made.inspect_err(|_| self.remove(dirent, &name))
     }
 
-    /// Closes the temporary file, without the lock: freeing the blocks of a removed file takes time.
-    fn close(&self, entry: u32) {
-        let file = self.open_files.lock().forget(entry);
-        drop(file);
-    }
-
     pub(crate) fn temporary_removed(&self, entry: u32) {
-        self.close(entry);
+        let file = self.open_files.lock().forget(entry);
+        // Without the lock: freeing the blocks of a removed file takes time.
+        drop(file);
         self.space.forget(entry);
         if let Some(journal) = self.opened_journal() {
             journal.file_removed(entry);

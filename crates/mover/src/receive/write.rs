@@ -45,13 +45,8 @@ impl Pipeline {
         sent.or_else(|error| if self.has_ended() { Ok(()) } else { Err(job_ended(error)) })
     }
 
-    /// Creates directories and empty files, before bytes of them or of later entries are
-    /// [requested](Shared::ask).
-    pub(crate) fn prepare(&self, entry: u32) -> Result<(), Fault> {
-        self.prepare_entry(entry).or_else(|io_fault| self.failed(entry, io_fault))
-    }
-
-    fn prepare_entry(&self, entry: u32) -> Result<(), IoFault> {
+    /// Creates directories and empty files, before bytes of them or of later entries are requested.
+    pub(crate) fn prepare(&self, entry: u32) -> Result<(), IoFault> {
         let (state, kind, path) =
             self.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         match kind {
@@ -83,7 +78,7 @@ impl Pipeline {
         Ok(file)
     }
 
-    fn failed(&self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
+    pub(crate) fn failed(&self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
         let fault = io_fault.of_entry()?;
         if !self.mark_failed(entry) {
             return Ok(());
