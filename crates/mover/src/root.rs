@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
 
 use derive_more::From;
 use haul_wire::control::{Fault, FaultCode, Layout, LinkChoice};
@@ -177,7 +177,7 @@ pub(crate) fn open_beneath(
         return open_in(dir, ".", flags);
     }
     let flags = flags | if links == Links::Refuse { OFlags::NOFOLLOW } else { OFlags::empty() };
-    if has_openat2() && path.len() < LONGEST {
+    if *HAS_OPENAT2 && path.len() < LONGEST {
         with_openat2(dir, path, flags, links)
     } else {
         by_component(dir, path, flags)
@@ -185,14 +185,11 @@ pub(crate) fn open_beneath(
 }
 
 /// Whether `openat2` works here; old kernels and sandboxes refuse it.
-fn has_openat2() -> bool {
-    static HAS_OPENAT2: OnceLock<bool> = OnceLock::new();
-    *HAS_OPENAT2.get_or_init(|| {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let probe = rustix::fs::openat2(CWD, ".", flags, Mode::empty(), ResolveFlags::BENEATH);
-        !matches!(probe, Err(Errno::NOSYS | Errno::PERM))
-    })
-}
+static HAS_OPENAT2: LazyLock<bool> = LazyLock::new(|| {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let probe = rustix::fs::openat2(CWD, ".", flags, Mode::empty(), ResolveFlags::BENEATH);
+    !matches!(probe, Err(Errno::NOSYS | Errno::PERM))
+});
 
 fn with_openat2(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
     // openat2 rejects flags that are meaningless with O_PATH, which openat ignores (openat2(2), EINVAL).
@@ -423,7 +420,7 @@ mod confined_tests {
     fn links_that_stay_inside_can_be_permitted() {
         let (_keep, root) = tree();
         let open = |path| open_beneath(root.as_fd(), path, OFlags::RDONLY, Links::Within);
-        assert!(open(b"inside/f").is_ok() || !has_openat2());
+        assert!(open(b"inside/f").is_ok() || !*HAS_OPENAT2);
         assert!(open(b"out").is_err());
         assert!(open(b"up/secret").is_err());
         assert!(open(b"/etc/passwd").is_err());
