@@ -1,9 +1,7 @@
 //! Live progress of a job on either side, and waking the data path.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
 
 /// A number that never decreases.
 #[derive(Default)]
@@ -65,17 +63,16 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Slot for the data path's [`Wake`], set once it runs.
 #[derive(Clone, Default)]
-pub(crate) struct WakeSlot(Arc<Mutex<Option<Wake>>>);
+pub(crate) struct WakeSlot(Arc<OnceLock<Wake>>);
 
 impl WakeSlot {
     pub(crate) fn set(&self, wake: Wake) {
-        *self.0.lock() = Some(wake);
+        let _ = self.0.set(wake);
         self.call();
     }
 
     pub(crate) fn call(&self) {
-        let wake = self.0.lock().clone();
-        if let Some(wake) = wake {
+        if let Some(wake) = self.0.get() {
             wake();
         }
     }
