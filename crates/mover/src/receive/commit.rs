@@ -357,7 +357,8 @@ impl Committer {
         let (size, mtime) = (ledger.table.size(file), ledger.table.attributes(file).mtime);
         drop(ledger);
         if state == EntryState::Failed {
-            return Err(target_failed(path, &target));
+            let what = format!("is a hard link to `{}`, which failed", show(&target));
+            return Err(IoFault::entry(FaultCode::Io, path, &what, "see the error of that file"));
         }
         let (is_kept, policy) = (state == EntryState::Kept, self.shared.receive_policy);
         let link = HardLink { path, target: &target, size, mtime, is_kept, policy };
@@ -449,11 +450,6 @@ impl Committer {
 fn disappeared(path: &[u8]) -> Fault {
     let what = "disappeared from the destination while it was compared";
     path_fault(FaultCode::Io, path, what, "run the same command again")
-}
-
-fn target_failed(path: &[u8], target: &[u8]) -> IoFault {
-    let what = format!("is a hard link to `{}`, which failed", show(target));
-    IoFault::entry(FaultCode::Io, path, &what, "see the error of that file")
 }
 
 impl Shared {
