@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use derive_more::Debug;
@@ -87,19 +87,20 @@ thread_local! {
     static HERE: RefCell<Option<Disk>> = const { RefCell::new(None) };
 }
 
-/// Returns the disk of the whole process, from the environment: `HAUL_DISK_RATE` is its speed in bytes per
+/// The disk of the whole process, from the environment: `HAUL_DISK_RATE` is its speed in bytes per
 /// second, followed by ` of work` if that takes processor time; `HAUL_DISK_FOLDS` makes it fold names.
-fn of_process() -> Option<Disk> {
-    static DISK: OnceLock<Option<Disk>> = OnceLock::new();
-    let parse = || {
-        if std::env::var_os("HAUL_DISK_FOLDS").is_some() {
-            return Some(Disk::folding());
-        }
-        let value = std::env::var("HAUL_DISK_RATE").ok()?;
-        let work = value.strip_suffix(" of work");
-        Some(Disk::slow(work.unwrap_or(&value).parse().ok()?, work.is_some()))
-    };
-    DISK.get_or_init(parse).clone()
+static OF_PROCESS: LazyLock<Option<Disk>> = LazyLock::new(|| {
+    if std::env::var_os("HAUL_DISK_FOLDS").is_some() {
+        return Some(Disk::folding());
+    }
+    let value = std::env::var("HAUL_DISK_RATE").ok()?;
+    let work = value.strip_suffix(" of work");
+    Some(Disk::slow(work.unwrap_or(&value).parse().ok()?, work.is_some()))
+});
+
+/// Returns the disk of this thread, or that of the process.
+fn here() -> Option<Disk> {
+    HERE.with_borrow(Clone::clone).or_else(|| OF_PROCESS.clone())
 }
 
 /// State that a thread passes on to the threads it starts.
@@ -108,7 +109,7 @@ pub(crate) struct Inherited(Option<Disk>);
 
 impl Inherited {
     pub(crate) fn here() -> Self {
-        Self(HERE.with_borrow(Clone::clone).or_else(of_process))
+        Self(here())
     }
 
     pub(crate) fn run<T>(self, work: impl FnOnce() -> T) -> T {
@@ -121,7 +122,7 @@ impl Inherited {
 
 /// Returns the number of bytes that a write may accept, or the error of the call.
 pub(super) fn decide(call: Call) -> Result<usize, Errno> {
-    let Some(disk) = HERE.with_borrow(Clone::clone).or_else(of_process) else { return Ok(usize::MAX) };
+    let Some(disk) = here() else { return Ok(usize::MAX) };
     let number = disk.0.calls.fetch_add(1, Ordering::Relaxed);
     match ((disk.0.rule)(number, call), call) {
         (Verdict::Fail(errno), _) => Err(Errno::from_raw_os_error(errno)),
@@ -132,14 +133,13 @@ pub(super) fn decide(call: Call) -> Result<usize, Errno> {
 
 /// Returns the path restrictions; none with `HAUL_DISK_ESCAPES`, which simulates a defect of this program.
 pub(crate) fn effective_restrictions(resolve: ResolveFlags) -> ResolveFlags {
-    static ESCAPES: OnceLock<bool> = OnceLock::new();
-    let escapes = *ESCAPES.get_or_init(|| std::env::var_os("HAUL_DISK_ESCAPES").is_some());
-    if escapes { ResolveFlags::empty() } else { resolve }
+    static ESCAPES: LazyLock<bool> = LazyLock::new(|| std::env::var_os("HAUL_DISK_ESCAPES").is_some());
+    if *ESCAPES { ResolveFlags::empty() } else { resolve }
 }
 
 /// Calls `real` with `name` as it is spelled in `directory`, if the disk folds names.
 pub(super) fn with_spelling<T>(directory: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
-    let disk = HERE.with_borrow(Clone::clone).or_else(of_process);
+    let disk = here();
     let Some(folds) = disk.as_ref().and_then(|disk| disk.0.folds.as_ref()) else { return real(name) };
     let _guard = folds.lock();
     let mut path = Vec::new();
@@ -165,15 +165,8 @@ fn same_name(directory: BorrowedFd<'_>, below: &[u8], name: &[u8]) -> Result<Opt
     let below = if below.is_empty() { b"." } else { below };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let listed = Dir::read_from(rustix::fs::openat(directory, below, flags, Mode::empty())?)?;
-    let mut same = None;
-    for item in listed {
-        let listed_name = item?.file_name().to_bytes().to_vec();
-        if listed_name == name {
-            return Ok(Some(listed_name));
-        }
-        if folded(&listed_name) == folded(name) {
-            same = Some(listed_name);
-        }
-    }
-    Ok(same)
+    let names = listed.map(|item| Ok(item?.file_name().to_bytes().to_vec()));
+    let mut same = names.collect::<Result<Vec<_>, Errno>>()?;
+    same.retain(|listed_name| folded(listed_name) == folded(name));
+    Ok(same.iter().find(|listed_name| *listed_name == name).or(same.last()).cloned())
 }
