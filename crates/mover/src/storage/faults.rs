@@ -1,7 +1,9 @@
-//! Faulty file systems for tests.
+//! Faulty file systems for tests. Without the feature `faults`, every call is passed on.
 //!
 //! A rule applies to the thread that [runs](Disk::run) on its disk and to threads that jobs start there, so
 //! that parallel tests do not disturb each other.
+
+#![cfg_attr(not(feature = "faults"), expect(dead_code, unreachable_pub, reason = "only tests use it"))]
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -99,8 +101,13 @@ static OF_PROCESS: LazyLock<Option<Disk>> = LazyLock::new(|| {
 });
 
 /// Returns the disk of this thread, or that of the process.
+#[inline]
 fn here() -> Option<Disk> {
-    HERE.with_borrow(Clone::clone).or_else(|| OF_PROCESS.clone())
+    if cfg!(feature = "faults") {
+        HERE.with_borrow(Clone::clone).or_else(|| OF_PROCESS.clone())
+    } else {
+        None
+    }
 }
 
 /// State that a thread passes on to the threads it starts.
@@ -134,7 +141,7 @@ pub(super) fn decide(call: Call) -> Result<usize, Errno> {
 /// Returns the path restrictions; none with `HAUL_DISK_ESCAPES`, which simulates a defect of this program.
 pub(crate) fn effective_restrictions(resolve: ResolveFlags) -> ResolveFlags {
     static ESCAPES: LazyLock<bool> = LazyLock::new(|| std::env::var_os("HAUL_DISK_ESCAPES").is_some());
-    if *ESCAPES { ResolveFlags::empty() } else { resolve }
+    if cfg!(feature = "faults") && *ESCAPES { ResolveFlags::empty() } else { resolve }
 }
 
 /// Calls `real` with `name` as it is spelled in `directory`, if the disk folds names.

@@ -3,7 +3,6 @@
 //! here, except for advice to the kernel and the reading of journals and of files with patterns.
 
 mod call;
-#[cfg(feature = "faults")]
 pub mod faults;
 
 use std::ffi::CStr;
@@ -20,46 +19,8 @@ use rustix::{fs, io};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use call::Call;
-#[cfg(feature = "faults")]
-use faults as kernel;
-
-pub(crate) use kernel::{Inherited, effective_restrictions};
-use kernel::{decide, with_spelling};
-
-#[cfg(not(feature = "faults"))]
-mod kernel {
-    use super::{BorrowedFd, CStr, Call, ResolveFlags, Result};
-
-    #[derive(Clone, Debug)]
-    pub(crate) struct Inherited;
-
-    impl Inherited {
-        pub(crate) fn here() -> Self {
-            Self
-        }
-
-        #[expect(clippy::unused_self, reason = "tests have something there")]
-        pub(crate) fn run<T>(self, work: impl FnOnce() -> T) -> T {
-            work()
-        }
-    }
-
-    #[inline]
-    #[expect(clippy::unnecessary_wraps, reason = "calls fail here when tests want it")]
-    pub(super) fn decide(_: Call) -> Result<usize> {
-        Ok(usize::MAX)
-    }
-
-    #[inline]
-    pub(super) fn with_spelling<T>(_: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
-        real(name)
-    }
-
-    #[inline]
-    pub(crate) fn effective_restrictions(resolve: ResolveFlags) -> ResolveFlags {
-        resolve
-    }
-}
+pub(crate) use faults::{Inherited, effective_restrictions};
+use faults::{decide, with_spelling};
 
 pub(crate) const LIST_BUFFER: usize = 64 << 10;
 
