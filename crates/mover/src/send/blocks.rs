@@ -71,12 +71,6 @@ impl SentPart {
     fn end(&self) -> u64 {
         self.at + self.sections.len
     }
-
-    /// Returns the stream offset of the byte at `offset` of the object, and how many bytes are contiguous
-    /// from there.
-    pub(crate) fn locate(&self, offset: u64) -> (u64, u64) {
-        self.sections.locate(offset - self.at)
-    }
 }
 
 /// Bytes of large files kept after sending once a re-read has waited for the storage; none before.

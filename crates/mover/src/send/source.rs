@@ -42,7 +42,7 @@ impl FileSource {
             into.fill(0);
             return into.len();
         };
-        let (in_stream, section) = part.locate(offset);
+        let (in_stream, section) = part.sections.locate(offset - part.at);
         let (in_file, run) = part.file.shape.locate(in_stream);
         let len = run.min(section).min(into.len() as u64) as usize;
         let into = &mut into[..len];
