@@ -18,4 +18,5 @@ mod text_file;
 mod transfer;
 
 pub use app::main;
+#[cfg(any(test, fuzzing))]
 pub use ssh::check;

@@ -1,6 +1,8 @@
 //! Starts `haul` on another machine over the system's ssh, which carries control messages only (docs/ssh.md).
 
 mod address;
+#[cfg(any(test, fuzzing))]
+#[path = "tests/check.rs"]
 pub mod check;
 mod command;
 mod messages;
