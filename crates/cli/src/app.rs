@@ -13,8 +13,8 @@ use crate::args::{Command, Global};
 use crate::config::{Resolved, Sources, StartError, requested_output, resolve, table};
 use crate::fault::{self, Fault, FaultCode};
 use crate::output::{
-    EventLog, ProgressStyle, RunReport, eprint_json, eprint_lines, error_lines, item_lines, json_value, out,
-    out_json, stdout_error, without_keys,
+    EventLog, ProgressStyle, RunReport, eprint_lines, eprint_verbatim, error_lines, escape_controls,
+    item_lines, json_value, out, out_json, out_verbatim, stdout_error, without_keys,
 };
 use crate::settings::{Preset, Settings, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED, ended_by_signals};
@@ -68,8 +68,8 @@ fn start(argv: &[OsString]) -> u8 {
 /// Prints the report as JSON if requested: on stdout, or on stderr if stdout is for data.
 fn print_object((json, is_stdout_for_data): (bool, bool), report: &RunReport) {
     if json {
-        let print = if is_stdout_for_data { eprint_json } else { out_json };
-        print(&json_value(report));
+        let json = escape_controls(&json_value(report).to_string());
+        if is_stdout_for_data { eprint_verbatim(json) } else { out_verbatim(&json) }
     }
 }
 

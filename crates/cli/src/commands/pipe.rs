@@ -33,7 +33,7 @@ use crate::args::PipeArgs;
 use crate::commands::serve::{own_address, write_url};
 use crate::endpoint;
 use crate::fault;
-use crate::output::{CpuSeconds, Packets, RunReport, count, eprint_url};
+use crate::output::{CpuSeconds, Packets, RunReport, count, eprint_verbatim};
 use crate::settings::{Settings, ciphers};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::Context;
