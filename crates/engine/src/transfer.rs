@@ -67,7 +67,7 @@ impl Transfer {
         self.shared.socket.capabilities()
     }
 
-    /// Returns the counters, at most 50 ms old; `None` before the first.
+    /// Returns the counters, at most 50 ms old; `None` before the data path has run once.
     pub fn counters(&self) -> Option<Counters> {
         self.published.lock().counters
     }

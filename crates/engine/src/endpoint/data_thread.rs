@@ -118,7 +118,7 @@ pub(crate) struct DataThread {
     host_sample: Option<HostSample>,
     host_drops: Option<HostDrops>,
     is_complete: bool,
-    published_at: Time,
+    published_at: Option<Time>,
     probe_polled: Time,
 }
 
@@ -141,7 +141,7 @@ impl DataThread {
             host_sample: None,
             host_drops: HostDrops::of_this_process().ok(),
             is_complete: false,
-            published_at: Time::ZERO,
+            published_at: None,
             probe_polled: Time::ZERO,
         }
     }
@@ -193,7 +193,7 @@ impl DataThread {
                 Some(error) => return Err(error),
                 None => {}
             }
-            if now.since(self.published_at) >= PUBLISH_INTERVAL {
+            if self.published_at.is_none_or(|at| now.since(at) >= PUBLISH_INTERVAL) {
                 self.publish(now);
             }
             if received != ReceiveOutcome::More {
@@ -242,10 +242,10 @@ impl DataThread {
     }
 
     fn publish(&mut self, now: Time) {
-        let before = std::mem::replace(&mut self.published_at, now);
+        let before = self.published_at.replace(now);
         let state = self.connection.lock();
         let counters = Counters::of(&state.stack, self.side.end, self.host_sample);
-        if state.lifecycle.last_received() > before {
+        if before.is_some_and(|before| state.lifecycle.last_received() > before) {
             self.side.control.on_data_received();
         }
         drop(state);
