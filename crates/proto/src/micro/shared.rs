@@ -166,6 +166,18 @@ pub enum WaitingFor {
     Requests,
 }
 
+impl WaitingFor {
+    /// Whether there is nothing to send for now: the source or the receiver is slower than the path.
+    pub(crate) fn is_app_limited(self) -> bool {
+        match self {
+            Self::Receiver | Self::Source | Self::Work | Self::Requests => true,
+            Self::Pacer | Self::Ceiling | Self::Quota | Self::Window | Self::Late | Self::Acknowledgement => {
+                false
+            }
+        }
+    }
+}
+
 /// Time spent waiting, by reason, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {

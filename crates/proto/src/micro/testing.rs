@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use haul_base::{Ecn, Machine, PathId, Piece, Received, Span, Time};
 use haul_stack::{
     Available, CompiledStack, Ends, Kind, ObjectSink, ObjectSource, Open, PACKET_HEADER_LEN, Part, Recipe,
-    Registry, Seal, Setup, Stack, StackEvent, Unauthentic,
+    Registry, Seal, Setup, SourceWait, Stack, StackEvent, Unauthentic,
 };
 
 use crate::micro::config::{Keep, RateControlConfig, RetransmitConfig};
@@ -97,8 +97,9 @@ pub(crate) struct Path<'p> {
     pub(crate) cut: [bool; 2],
 }
 
-/// Source of an object of this many bytes, each determined by its offset, and whether the object ends there.
-struct TestSource(u64, bool);
+/// Source of an object of this many bytes, each determined by its offset. The object ends there, or the
+/// source waits.
+struct TestSource(u64, Option<SourceWait>);
 
 /// The byte at this offset of every object.
 pub(crate) fn byte_at(offset: u64) -> u8 {
@@ -107,7 +108,11 @@ pub(crate) fn byte_at(offset: u64) -> u8 {
 
 impl ObjectSource for TestSource {
     fn available(&mut self) -> Available {
-        Available { upto: self.0, end: self.1 }
+        Available { upto: self.0, end: self.1.is_none() }
+    }
+
+    fn waits_for(&mut self) -> SourceWait {
+        self.1.unwrap_or(SourceWait::Storage)
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) {
@@ -174,12 +179,15 @@ impl Pair {
         Self::of_object_up_to(recipe, len, u64::MAX)
     }
 
-    /// As `of_object`, but the sender's application has no more data for now, and has not ended the object.
-    pub(crate) fn of_unfinished_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<ReceivedObject>>) {
-        let (mut pair, received) = Self::of_object(recipe, len);
-        let ends = Ends { object_source: Some(Box::new(TestSource(len, false))), ..Ends::default() };
-        pair.a = Stack::new(compiled(recipe), Setup { ends, ..setup(true) }).unwrap();
-        (pair, received)
+    /// As `of_object_with`, but the sender's application has no more data for now, as its source waits, and
+    /// has not ended the object.
+    pub(crate) fn of_unfinished_object<T: Send + 'static>(
+        recipe: &Recipe,
+        len: u64,
+        wait: SourceWait,
+        supplied: T,
+    ) -> (Self, Arc<Mutex<ReceivedObject>>) {
+        Self::from_source(recipe, TestSource(len, Some(wait)), supplied)
     }
 
     /// As `of_object`, with a value provided to the sender: a control law, or a loss model.
@@ -188,8 +196,16 @@ impl Pair {
         len: u64,
         supplied: T,
     ) -> (Self, Arc<Mutex<ReceivedObject>>) {
-        let (mut pair, received) = Self::of_object(recipe, len);
-        let ends = Ends { object_source: Some(Box::new(TestSource(len, true))), ..Ends::default() };
+        Self::from_source(recipe, TestSource(len, None), supplied)
+    }
+
+    fn from_source<T: Send + 'static>(
+        recipe: &Recipe,
+        source: TestSource,
+        supplied: T,
+    ) -> (Self, Arc<Mutex<ReceivedObject>>) {
+        let (mut pair, received) = Self::of_object(recipe, source.0);
+        let ends = Ends { object_source: Some(Box::new(source)), ..Ends::default() };
         let setup = Setup { ends, ..setup(true) }.provide(supplied);
         pair.a = Stack::new(compiled(recipe), setup).unwrap();
         (pair, received)
@@ -221,7 +237,7 @@ impl Pair {
         let received = Arc::new(Mutex::new(ReceivedObject::default()));
         let make =
             |initiator, ends| Stack::new(compiled.clone(), Setup { ends, ..setup(initiator) }).unwrap();
-        let sending_ends = Ends { object_source: Some(Box::new(TestSource(len, true))), ..Ends::default() };
+        let sending_ends = Ends { object_source: Some(Box::new(TestSource(len, None))), ..Ends::default() };
         let receiving_ends =
             Ends { object_sink: Some(Box::new(TestSink(received.clone(), limit))), ..Ends::default() };
         (Self { a: make(true, sending_ends), b: make(false, receiving_ends) }, received)
@@ -234,7 +250,7 @@ impl Pair {
         datagram: u16,
     ) -> (Self, Arc<Mutex<ReceivedObject>>) {
         let (mut pair, received) = Self::of_object(recipe, len);
-        let ends = Ends { object_source: Some(Box::new(TestSource(len, true))), ..Ends::default() };
+        let ends = Ends { object_source: Some(Box::new(TestSource(len, None))), ..Ends::default() };
         let setup =
             Setup { ends, datagram, likely_datagram: datagram, max_datagram: datagram, ..setup(true) };
         pair.a = Stack::new(compiled(recipe), setup).unwrap();

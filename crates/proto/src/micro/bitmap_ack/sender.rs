@@ -48,8 +48,7 @@ enum Round {
     /// Reports are sent without requests.
     None,
     Running,
-    /// Nothing can be sent, though there is or will be more: the source is slower, or the receiver's limit is
-    /// reached.
+    /// Nothing can be sent, though there is or will be more: the sender is app-limited.
     Starved,
     /// Everything is sent; the request is due.
     Ended,
@@ -163,11 +162,9 @@ impl Sender {
                 self.round = Round::Ended;
                 return true;
             }
-            // The receiver may raise its limit only once it has what is missing: this ends a round too,
-            // unless it passes soon.
-            (Round::Running, Some(WaitingFor::Receiver | WaitingFor::Source | WaitingFor::Work)) => {
-                self.starve(context);
-            }
+            // The receiver may raise its limit, or request more, only once it has what is missing: this ends
+            // a round too, unless it passes soon.
+            (Round::Running, Some(reason)) if reason.is_app_limited() => self.starve(context),
             _ => {}
         }
         false

@@ -1,5 +1,5 @@
 use haul_base::{Machine, Span, Time};
-use haul_stack::{Recipe, Stack, StackEvent};
+use haul_stack::{Recipe, SourceWait, Stack, StackEvent};
 use haul_wire::packet::FeedbackHeader;
 
 use super::packets::FEEDBACK;
@@ -88,6 +88,26 @@ fn losses_at_the_start_of_a_round_of_hours_are_repaired() {
     }
 }
 
+/// Regression test: the round never ended while the source waited for the receiver's requests.
+#[test]
+fn losses_are_repaired_while_the_source_waits() {
+    for wait in [SourceWait::Storage, SourceWait::Work, SourceWait::Receiver] {
+        for when in ["round", "segment", "chunk"] {
+            let mut recipe = object_recipe("10Gbit").with("liveness");
+            crate::micro::registry().set(&mut recipe, "bitmap_ack.when", when).unwrap();
+            crate::micro::registry().set(&mut recipe, "retransmit.probe", "false").unwrap();
+            let mut pair = Pair::of_unfinished_object(&recipe, 60_000, wait, ()).0;
+            let mut lose = |packet| packet == 3;
+            pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+            pair.run_until(at(60_000), &mut Path::default());
+            let (acked, resent) = known(&pair);
+            assert_eq!((acked, resent), (pair.a.stats().data_sent - 1, 1), "{wait:?}, {when}");
+            let silent = events(&mut pair.a).into_iter().any(|event| matches!(event, StackEvent::Silent(_)));
+            assert!(!silent, "{wait:?}, {when}");
+        }
+    }
+}
+
 #[test]
 fn an_empty_report_before_any_packet_is_no_violation() {
     let mut recipe = object_recipe("10Mbit");
@@ -114,7 +134,8 @@ fn while_data_arrives_reports_keep_the_interval() {
 /// Threads of both ends sleep until their deadlines. Every 5 ms would be 2,000 calls.
 #[test]
 fn while_idle_neither_end_wakes_without_need() {
-    let (mut pair, arrivals) = Pair::of_unfinished_object(&object_recipe("10Gbit"), 60_000);
+    let (mut pair, arrivals) =
+        Pair::of_unfinished_object(&object_recipe("10Gbit"), 60_000, SourceWait::Storage, ());
     pair.exchange(T0, &mut Path::default());
     pair.run_until(at(2_000), &mut Path::default());
     let arrived = arrivals.lock().unwrap().bytes;

@@ -25,16 +25,8 @@ impl Gaps {
     /// Records that a batch is sent at `now`. Returns whether a gap precedes it.
     pub(super) fn on_sent(&mut self, now: Time, rtt: Span, clock: &mut Clock) -> bool {
         let idle = now.since(std::mem::replace(&mut self.sent_at, now));
-        let had_no_data = matches!(
-            clock.reason(),
-            Some(
-                WaitingFor::Source
-                    | WaitingFor::Work
-                    | WaitingFor::Receiver
-                    | WaitingFor::Acknowledgement
-                    | WaitingFor::Requests
-            )
-        );
+        let no_data = |reason: WaitingFor| reason.is_app_limited() || reason == WaitingFor::Acknowledgement;
+        let had_no_data = clock.reason().is_some_and(no_data);
         let was_absent = clock.take_absence() > ABSENCE.max(rtt / ABSENCE_DIVISOR);
         was_absent || (had_no_data && idle >= IDLE)
     }

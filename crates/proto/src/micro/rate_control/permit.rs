@@ -126,7 +126,7 @@ impl RateControl {
     pub(super) fn on_nothing_to_send(&mut self, context: &mut Context<'_>) {
         self.pacer.on_idle(context.now());
         let reason = context.shared(self.bindings().clock).reason();
-        if matches!(reason, Some(WaitingFor::Source | WaitingFor::Work | WaitingFor::Receiver)) {
+        if reason.is_some_and(WaitingFor::is_app_limited) {
             self.app_limited_below = context.next_pn();
         }
     }

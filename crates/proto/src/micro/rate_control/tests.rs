@@ -4,7 +4,7 @@ mod windows;
 use std::sync::{Arc, Mutex};
 
 use haul_base::{Cause, Ecn, HostSample, Machine, PathId, Rate, Received, Span, Time, Verdict};
-use haul_stack::{Recipe, Stack, StackEvent};
+use haul_stack::{Recipe, SourceWait, Stack, StackEvent};
 
 use crate::control::{Boundary, FeedbackSample, Limits, Permit, RateController, RateState, Unit, law_names};
 use crate::micro;
@@ -160,6 +160,7 @@ struct Sample {
     host: Option<HostSample>,
     verdict: Option<Verdict>,
     sent_packets: u64,
+    app_limited: bool,
 }
 
 /// A law that records its input, and permits what the test sets.
@@ -187,6 +188,7 @@ impl RateController for RecordingLaw {
             host: sample.host,
             verdict: sample.verdict,
             sent_packets: sample.sent_packets,
+            app_limited: sample.app_limited,
         });
     }
 
@@ -226,10 +228,14 @@ fn go() -> Permit {
     Permit::Go(Limits::at_rate(Rate::from_mbps(80)))
 }
 
+fn recording(permit: Permit, deadline: Option<Time>) -> (Box<dyn RateController>, Arc<Mutex<LawInputs>>) {
+    let inputs = Arc::new(Mutex::new(LawInputs::default()));
+    (Box::new(RecordingLaw { inputs: inputs.clone(), permit, deadline }), inputs)
+}
+
 /// A pair whose sender runs `RecordingLaw`.
 fn listening(recipe: &Recipe, permit: Permit, deadline: Option<Time>) -> (Pair, Arc<Mutex<LawInputs>>) {
-    let inputs = Arc::new(Mutex::new(LawInputs::default()));
-    let law: Box<dyn RateController> = Box::new(RecordingLaw { inputs: inputs.clone(), permit, deadline });
+    let (law, inputs) = recording(permit, deadline);
     let (pair, _) = Pair::of_object_with(recipe, 100_000_000, law);
     (pair, inputs)
 }
@@ -277,6 +283,26 @@ fn a_law_that_holds_forever_ends_the_session_by_name() {
 }
 
 #[test]
+fn packets_sent_before_the_source_waits_are_app_limited() {
+    for wait in [SourceWait::Storage, SourceWait::Work, SourceWait::Receiver] {
+        for (when, probe) in [("interval", "true"), ("round", "false")] {
+            let mut recipe = object_recipe("80Mbit");
+            micro::registry().set(&mut recipe, "bitmap_ack.when", when).unwrap();
+            micro::registry().set(&mut recipe, "retransmit.probe", probe).unwrap();
+            // All is sent before the first report.
+            let permit = Permit::Go(Limits::at_rate(Rate::from_mbps(10_000)));
+            let (law, inputs) = recording(permit, None);
+            let mut pair = Pair::of_unfinished_object(&recipe, 60_000, wait, law).0;
+            pair.exchange(T0, &mut Path::default());
+            pair.run_until(at(1_000), &mut Path::default());
+            let samples = &inputs.lock().unwrap().samples;
+            let last = samples.iter().rfind(|sample| sample.acked > 0).unwrap();
+            assert!(last.app_limited, "{wait:?}, {when}: {samples:?}");
+        }
+    }
+}
+
+#[test]
 fn window_segment_and_chunk_ends_have_exact_losses() {
     let mut recipe = object_recipe("8Mbit");
     micro::registry().set(&mut recipe, "object.chunk", "5MB").unwrap();
@@ -315,9 +341,7 @@ fn the_end_of_a_blast_round_has_its_losses() {
     let mut recipe = object_recipe("8Mbit");
     micro::registry().set(&mut recipe, "bitmap_ack.when", "round").unwrap();
     micro::registry().set(&mut recipe, "retransmit.probe", "false").unwrap();
-    let inputs = Arc::new(Mutex::new(LawInputs::default()));
-    let law: Box<dyn RateController> =
-        Box::new(RecordingLaw { inputs: inputs.clone(), permit: go(), deadline: None });
+    let (law, inputs) = recording(go(), None);
     let (mut pair, received) = Pair::of_object_with(&recipe, 1_000_000, law);
     let mut seen = 0;
     let mut lose = |_: usize| {
