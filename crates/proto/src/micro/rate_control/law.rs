@@ -76,6 +76,7 @@ pub fn register_law(law: &'static LawRegistration) -> Result<(), ControllerError
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Law {
     pub(super) name: String,
+    /// Only the law's own: one whose ceiling changes stays the same law.
     parameters: Part,
     pub(super) ceiling: Option<Rate>,
     pub(super) initial_rtt: Span,
@@ -87,9 +88,11 @@ pub(super) struct Law {
 impl Law {
     pub(super) fn read(parameters: &Part, initial_rtt: Span) -> Self {
         let RateControlConfig { controller, rate, cause_aware, ecn, mode, .. } = parameters.read();
+        let (mut own, specs) = (parameters.clone(), law_parameters(parameters));
+        own.parameters.retain(|(name, _)| specs.iter().any(|spec| spec.name == *name));
         Self {
             name: controller,
-            parameters: parameters.clone(),
+            parameters: own,
             ceiling: (rate < Rate::MAX).then_some(rate),
             initial_rtt,
             cause_aware,

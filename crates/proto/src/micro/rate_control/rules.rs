@@ -374,6 +374,21 @@ mod tests {
         assert_eq!(rules.list[0].law.ceiling, Some(Rate::from_mbps(50)));
     }
 
+    /// Regression test: the next rule to match restarted the law that was already running.
+    #[test]
+    fn a_change_of_the_ceiling_leaves_the_laws_of_rules_equal() {
+        let read = |rate: &str| {
+            let switch = "loss < 1% -> bbr; loss > 5% -> tfrc";
+            let chosen = ChosenLaw::check(&part(&[("switch", switch), ("rate", rate)])).unwrap();
+            let law = Law::read(&chosen.parameters, Span::from_millis(20));
+            (Rules::of(&chosen.config, &law).unwrap(), law)
+        };
+        let ((_, before), (rules, after)) = (read("50Mbit"), read("20Mbit"));
+        let running = after.clone().keeping(&before);
+        assert_eq!(running, rules.list[0].law);
+        assert_eq!(running.ceiling, Some(Rate::from_mbps(20)));
+    }
+
     #[test]
     fn conditions_before_an_external_law_change_do_not_count() {
         let (mut rules, law) = rules("after 30s -> cubic; after 90s -> reno");
