@@ -46,8 +46,7 @@ impl Shape {
         }
     }
 
-    /// Returns the number. 64-bit integers lose precision, so equal numbers are also compared as bytes.
-    fn read(self, bytes: &[u8], order: ByteOrder) -> f64 {
+    fn read(self, bytes: &[u8], order: ByteOrder) -> Number {
         let mut word = [0; 8];
         word[8 - bytes.len()..].copy_from_slice(bytes);
         if order == ByteOrder::Little {
@@ -55,13 +54,37 @@ impl Shape {
         }
         let bits = u64::from_be_bytes(word);
         match self {
-            Self::Unsigned(_) => bits as f64,
+            Self::Unsigned(_) => Number::Integer(bits.into()),
             Self::Signed(len) => {
                 let shift = 64 - 8 * u32::from(len);
-                ((bits << shift).cast_signed() >> shift) as f64
+                Number::Integer(((bits << shift).cast_signed() >> shift).into())
             }
-            Self::Float(4) => f64::from(f32::from_bits(bits as u32)),
-            Self::Float(_) => f64::from_bits(bits),
+            Self::Float(4) => Number::Float(f32::from_bits(bits as u32).into()),
+            Self::Float(_) => Number::Float(f64::from_bits(bits)),
+        }
+    }
+}
+
+/// A number of a reading. Integers are exact: `f64` has 53 bits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Number {
+    Integer(i128),
+    Float(f64),
+}
+
+impl Number {
+    fn as_f64(self) -> f64 {
+        match self {
+            Self::Integer(value) => value as f64,
+            Self::Float(value) => value,
+        }
+    }
+
+    /// Returns how much two numbers of one type differ.
+    fn distance(self, other: Self) -> f64 {
+        match (self, other) {
+            (Self::Integer(a), Self::Integer(b)) => a.abs_diff(b) as f64,
+            _ => (self.as_f64() - other.as_f64()).abs(),
         }
     }
 }
@@ -81,12 +104,14 @@ enum Criterion {
 }
 
 impl Criterion {
-    fn is_near(self, last: f64, new: f64) -> bool {
-        // Comparisons with NaN fail, so such a change is always sent.
-        match self {
-            Self::Absolute(threshold) => (new - last).abs() <= threshold,
-            Self::Relative(threshold) => (new - last).abs() <= threshold * last.abs(),
-        }
+    fn is_near(self, last: Number, new: Number) -> bool {
+        let limit = match self {
+            Self::Absolute(threshold) => threshold,
+            Self::Relative(threshold) => threshold * last.as_f64().abs(),
+        };
+        // A change from or to a value that is not finite is always sent.
+        let distance = new.distance(last);
+        distance.is_finite() && distance <= limit
     }
 }
 
@@ -283,7 +308,7 @@ mod tests {
     use haul_stack::{Recipe, SendOptions};
     use proptest::prelude::*;
 
-    use super::{ByteOrder, Shape};
+    use super::{ByteOrder, Number, Shape};
     use crate::config::RetransmitConfig;
     use crate::micro::testing::{Pair, Path, T0, part};
 
@@ -340,6 +365,34 @@ mod tests {
     }
 
     #[test]
+    fn an_infinite_reading_does_not_suppress_later_ones() {
+        let readings = [1.0, f32::INFINITY, 5.0, 7.0, 100.0, 2.0];
+        let f64s: Vec<_> = readings.iter().map(|&r| f64::from(r).to_be_bytes().to_vec()).collect();
+        let f32s: Vec<_> = readings.iter().map(|&r| f32s(&[r])).collect();
+        for (fields, readings) in [("f32", f32s), ("f64", f64s)] {
+            for criterion in ["relative", "absolute"] {
+                let parameters = [("fields", fields), ("criterion", criterion), ("threshold", "0.1")];
+                assert_eq!(sent(&parameters, &readings), [0, 1, 2, 3, 4, 5], "{fields}, {criterion}");
+            }
+        }
+    }
+
+    #[test]
+    fn differences_of_large_integers_are_exact() {
+        let steps = [0, 1, 50, 60, 1_000];
+        let unsigned: Vec<_> =
+            steps.map(|step| (1_000_000_000_000_000_000 + step as u64).to_be_bytes().to_vec()).into();
+        let signed: Vec<_> = steps.map(|step| (i64::MIN + step).to_be_bytes().to_vec()).into();
+        for (fields, readings) in [("u64", unsigned), ("i64", signed)] {
+            let with = |threshold| sent(&[("fields", fields), ("threshold", threshold)], &readings);
+            assert_eq!(with("0"), [0, 1, 2, 3, 4], "{fields}");
+            assert_eq!(with("20"), [0, 2, 4], "{fields}");
+        }
+        let ends = [i64::MIN, i64::MAX, i64::MIN].map(|end| end.to_be_bytes().to_vec());
+        assert_eq!(sent(&[("fields", "i64"), ("threshold", "1e18")], &ends), [0, 1, 2]);
+    }
+
+    #[test]
     fn other_messages_pass_unchanged() {
         let parameters = [("fields", "u16"), ("order", "little"), ("threshold", "2")];
         let readings = [vec![10, 0], b"calibrated".to_vec(), vec![12, 0], vec![13, 0], vec![13, 1]];
@@ -387,15 +440,17 @@ mod tests {
                 }
                 bytes
             };
-            let read = |name: &str, bytes: Vec<u8>| Shape::of(name).unwrap().read(&turn(bytes), order).to_bits();
-            prop_assert_eq!(read("i32", value.to_be_bytes().to_vec()), f64::from(value).to_bits());
-            prop_assert_eq!(read("i64", i64::from(value).to_be_bytes().to_vec()), f64::from(value).to_bits());
-            prop_assert_eq!(read("i16", (value as i16).to_be_bytes().to_vec()), f64::from(value as i16).to_bits());
-            prop_assert_eq!(read("u8", vec![value as u8]), f64::from(value as u8).to_bits());
-            prop_assert_eq!(read("u32", value.to_be_bytes().to_vec()), f64::from(value.cast_unsigned()).to_bits());
+            let read = |name: &str, bytes: Vec<u8>| Shape::of(name).unwrap().read(&turn(bytes), order);
+            let integer = |value: i64| Number::Integer(value.into());
+            prop_assert_eq!(read("i32", value.to_be_bytes().to_vec()), integer(value.into()));
+            prop_assert_eq!(read("i64", i64::from(value).to_be_bytes().to_vec()), integer(value.into()));
+            prop_assert_eq!(read("i16", (value as i16).to_be_bytes().to_vec()), integer((value as i16).into()));
+            prop_assert_eq!(read("u8", vec![value as u8]), integer((value as u8).into()));
+            prop_assert_eq!(read("u32", value.to_be_bytes().to_vec()), integer(value.cast_unsigned().into()));
             let float = if float.is_nan() { 0.0 } else { float };
-            prop_assert_eq!(read("f32", float.to_be_bytes().to_vec()), f64::from(float).to_bits());
-            prop_assert_eq!(read("f64", f64::from(float).to_be_bytes().to_vec()), f64::from(float).to_bits());
+            let bits = |name, bytes| read(name, bytes).as_f64().to_bits();
+            prop_assert_eq!(bits("f32", float.to_be_bytes().to_vec()), f64::from(float).to_bits());
+            prop_assert_eq!(bits("f64", f64::from(float).to_be_bytes().to_vec()), f64::from(float).to_bits());
         }
     }
 }
