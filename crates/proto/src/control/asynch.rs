@@ -110,6 +110,25 @@ mod tests {
         assert_eq!(fell, [2], "the first feedback begins the first interval");
     }
 
+    /// Regression test: a rate that nobody used rose without bound.
+    #[test]
+    fn app_limited_intervals_do_not_raise_the_rate() {
+        for law in ["asynch", "proactive", "rapid_plus"] {
+            let mut law = built(law, &[("first_rate", "10Mbit")], Rate::from_mbps(1_000_000));
+            let rtt = RttEstimator::new(Span::from_millis(20));
+            let mut rate_after = |n: u64, app_limited| {
+                let now = Time::ZERO + Span::from_millis(100 * n);
+                law.on_feedback(&FeedbackSample { app_limited, ..feedback(now, &rtt, 100, 0, None) });
+                law.state().rate
+            };
+            for n in 0..1_000 {
+                assert_eq!(rate_after(n, true), Rate::from_mbps(10));
+            }
+            let risen = (1_000..1_010).map(|n| rate_after(n, false)).last();
+            assert!(risen > Some(Rate::from_mbps(10)), "{risen:?}");
+        }
+    }
+
     #[test]
     fn a_tolerated_loss_counts_as_none() {
         assert_eq!(rates(&[("tolerance", "0.02")], &[10, 10, 20]), [500.0, 500.0, 525.0]);

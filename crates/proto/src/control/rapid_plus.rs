@@ -16,6 +16,11 @@
 //!   that iteration is then used for the previous one. It never raises the rate, nor lowers it below the
 //!   share `least` of the first.
 //! - An iteration is a round, as in the paper's implementation, or a time interval, as its text permits.
+//! - The paper's sender always has data. Here an app-limited iteration is not counted: an unused rate would
+//!   rise without bound, and later data would leave at line rate.
+//! - The drain rate of a round is what arrived of it over the time for which it was sent, without the pause
+//!   before the next. An app-limited round, or one shorter than `interval`, keeps the previous drain rate: the
+//!   paper's assumes that the receiver's buffer is full.
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::{Configuration as _, choice, configuration};
@@ -121,11 +126,14 @@ impl RapidPlus {
             (self.count, self.decrease, self.phase) = (0, 0.0, "fall");
             return;
         }
+        self.phase = "steady";
+        if ended.app_limited {
+            return;
+        }
         self.count += 1;
         if self.count <= self.k {
             let decrease = if before > 0.0 { (before - loss) / before } else { self.probe };
             self.decrease += (decrease - self.decrease) / self.count as f64;
-            self.phase = "steady";
         } else {
             self.rate = clamped(self.rate.mul_f64(1.0 + self.decrease), self.ceiling);
             (self.count, self.decrease, self.phase) = (0, 0.0, "rise");
@@ -149,9 +157,13 @@ impl RateController for RapidPlus {
 
     fn on_boundary(&mut self, end: &Boundary) {
         if self.by_round && end.unit == Unit::Round {
-            let drain = self.sums.drain(end.now);
-            self.sums = FeedbackSums::default();
-            self.on_iteration(&Interval { lost: end.lost, packets: end.packets, drain });
+            let Boundary { packets, lost, .. } = *end;
+            let app_limited = std::mem::take(&mut self.sums).are_app_limited();
+            let (sent_for, share) = (end.ended.since(end.began), lost as f64 / packets.max(1) as f64);
+            let measured = Rate::from_transfer(end.bytes, sent_for).mul_f64(1.0 - share);
+            let previous = self.before.1.filter(|_| app_limited || sent_for < self.interval);
+            let drain = previous.unwrap_or(measured);
+            self.on_iteration(&Interval { lost, packets, drain, app_limited });
         }
     }
 
@@ -235,7 +247,33 @@ mod tests {
     #[test]
     fn in_round_mode_only_rounds_count() {
         let found = rates(&[("per", "round"), ("interval", "1ms"), ("k", "1")], &[0, 0, 100]);
-        assert_rates(&found, &[500.0, 510.0, 410.0]);
+        // 14.72 MB of the second round in a second.
+        assert_rates(&found, &[500.0, 510.0, 117.76]);
+    }
+
+    /// Regression test: what little arrived in a short round was taken for the receiver's drain rate.
+    #[test]
+    fn a_short_or_app_limited_round_does_not_lower_the_rate() {
+        for (rtt_ms, app_limited) in [(1, false), (100, false), (1, true)] {
+            let mut law = built("rapid_plus", &[&FIRST[..], &[("per", "round")]].concat(), GIGABIT);
+            let rtt = RttEstimator::new(Span::from_millis(rtt_ms));
+            let mut rate_after = |packets: u64, lost: u64, millis: u64, drain: u64, app_limited: bool| {
+                let ended = Time::ZERO + Span::from_millis(millis);
+                let drain = Some(Rate::from_mbps(drain));
+                law.on_feedback(&FeedbackSample {
+                    app_limited,
+                    ..feedback(ended, &rtt, packets - lost, lost, drain)
+                });
+                let bytes = packets * 1_250;
+                law.on_boundary(&Boundary { packets, bytes, ended, ..boundary(Unit::Round, 0, lost) });
+                law.state().rate.as_bps() as f64 / 1e6
+            };
+            // The first is compared with no loss.
+            assert_near(rate_after(50_000, 100, 1_000, 499, false), 499.0, 1e-6);
+            let millis = if app_limited { 1_000 } else { 5 };
+            assert_near(rate_after(200, 0, millis, 5, app_limited), 499.0, 1e-6);
+            assert_near(rate_after(49_900, 100, 1_000, 498, false), 499.0, 1e-6);
+        }
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub(super) struct Interval {
     pub(super) packets: u64,
     /// Drain rate of the receiver: mean of the reported rates, or the rate of acknowledgements without any.
     pub(super) drain: Rate,
+    /// Whether the sender had less to send than it was allowed to, in all feedback.
+    pub(super) app_limited: bool,
 }
 
 impl Interval {
@@ -76,11 +78,13 @@ pub(super) struct FeedbackSums {
     acked_bytes: u64,
     drain_bps: f64,
     drains: u32,
+    is_used: bool,
 }
 
 impl FeedbackSums {
     pub(super) fn add(&mut self, sample: &FeedbackSample<'_>) {
         self.began.get_or_insert(sample.now);
+        self.is_used |= !sample.app_limited;
         // A congestion mark (ECN CE) counts as a loss.
         let marked = sample.ecn_ce.min(sample.acked_packets);
         self.lost = self.lost.saturating_add(sample.lost_packets).saturating_add(marked);
@@ -93,8 +97,13 @@ impl FeedbackSums {
         }
     }
 
+    /// Whether the sender had less to send than it was allowed to, in all feedback.
+    pub(super) fn are_app_limited(&self) -> bool {
+        !self.is_used
+    }
+
     /// Returns the receiver's drain rate since the interval began.
-    pub(super) fn drain(&self, now: Time) -> Rate {
+    fn drain(&self, now: Time) -> Rate {
         if self.drains > 0 {
             return Rate::from_bps((self.drain_bps / f64::from(self.drains)) as u64);
         }
@@ -108,7 +117,7 @@ impl FeedbackSums {
         if now.since(began) < length || packets == 0 {
             return None;
         }
-        let ended = Interval { lost: self.lost, packets, drain: self.drain(now) };
+        let ended = Interval { lost: self.lost, packets, drain: self.drain(now), app_limited: !self.is_used };
         *self = Self { began: Some(now), ..Self::default() };
         Some(ended)
     }
@@ -127,7 +136,8 @@ impl FeedbackSums {
 /// ASYNCH's rate. Loss is *raised* if it exceeds the reference: the loss of the last interval that was not
 /// raised, or of the one at which the rate last fell, so that a loss which does not depend on the rate causes
 /// no further fall. A single raised interval is a spike. There is no feedback during an outage, so an outage
-/// counts as one.
+/// counts as one. Unlike the paper, whose sender always has data, it does not count app-limited intervals as
+/// loss-free: an unused rate would rise without bound, and later data would leave at line rate.
 #[derive(Debug)]
 pub(super) struct Reaction {
     pub(super) rate: Rate,
@@ -181,7 +191,7 @@ impl Reaction {
 
     fn on_interval(&mut self, ended: &Interval) {
         let loss = ended.loss_rate();
-        self.clean = if loss <= self.tolerance { self.clean + 1 } else { 0 };
+        self.clean = if loss <= self.tolerance { self.clean + u64::from(!ended.app_limited) } else { 0 };
         self.raised = if loss > self.reference + self.tolerance { self.raised + 1 } else { 0 };
         self.phase = "steady";
         if self.raised == 0 {
