@@ -61,7 +61,7 @@ pub(super) fn registrations() -> [Registration; 3] {
             ..Registration::of::<CumulativeAckConfig>(
                 1,
                 "acknowledges several segments at a time, with a timer for the oldest",
-                |parameters, _| Ok(Box::new(Acknowledging::now_and_then(CUMULATIVE_ACK, parameters))),
+                |parameters, _| Ok(Box::new(Acknowledging::delayed(CUMULATIVE_ACK, parameters))),
             )
         },
         Registration {

@@ -64,7 +64,7 @@ pub(super) struct Acknowledging {
     sending: Sending,
     declared: Option<Declared>,
     sequence: Option<Attribute<U48>>,
-    said: u64,
+    acknowledgements: u64,
 }
 
 impl Acknowledging {
@@ -75,7 +75,7 @@ impl Acknowledging {
 
     /// Creates one that delays acknowledgements, and reports only the number below which everything has
     /// arrived.
-    pub(super) fn now_and_then(kind: Kind, parameters: &Part) -> Self {
+    pub(super) fn delayed(kind: Kind, parameters: &Part) -> Self {
         Self::new(kind, true, parameters)
     }
 
@@ -88,7 +88,7 @@ impl Acknowledging {
             sending: Sending::new(policy),
             declared: None,
             sequence: None,
-            said: 0,
+            acknowledgements: 0,
         }
     }
 
@@ -172,7 +172,7 @@ impl MicroProtocol for Acknowledging {
 
     fn on_event(&mut self, event: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
         if PATH_ANSWERED.is(event) {
-            self.sending.guess_again(self.declared().bindings, context);
+            self.sending.update_initial_rtt(self.declared().bindings, context);
         } else {
             self.sending.renumber();
             self.receiving.renumber();
@@ -181,8 +181,8 @@ impl MicroProtocol for Acknowledging {
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
         let bindings = self.declared().bindings;
-        if let Some(said) = Abandoned::read(batch.payload(i)) {
-            self.receiving.on_abandoned(batch.pn(i), said, bindings.received, context);
+        if let Some(abandoned) = Abandoned::read(batch.payload(i)) {
+            self.receiving.on_abandoned(batch.pn(i), abandoned, bindings.received, context);
             context.request_control();
             context.raise(bindings.abandoned, &mut ());
         } else if !self.sending.acknowledge(batch.pn(i), batch.payload(i), bindings, context) {
@@ -196,11 +196,11 @@ impl MicroProtocol for Acknowledging {
         if batch.is_empty() {
             return self.sending.write(self.kind, batch, bindings, context);
         }
-        self.said += 1;
+        self.acknowledgements += 1;
         if self.is_delayed {
             context.cancel_timer(DELAYED);
         }
-        if self.sending.tells_abandoned {
+        if self.sending.must_report_abandoned {
             context.request_control();
         }
     }
@@ -220,7 +220,7 @@ impl MicroProtocol for Acknowledging {
 
     fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
         report(&AckStats {
-            acknowledgements: self.said,
+            acknowledgements: self.acknowledgements,
             timeouts: self.sending.timeouts,
             rtt: self.sending.rtt().smoothed(),
         });

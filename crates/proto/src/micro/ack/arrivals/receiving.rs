@@ -38,7 +38,7 @@ pub(super) struct Receiving {
     /// The sequence number after the highest received.
     next: u64,
     /// Packets since the last acknowledgement.
-    unsaid: u32,
+    unacknowledged: u32,
     fresh: Vec<u64>,
     chosen: Vec<Range<u64>>,
 }
@@ -60,7 +60,7 @@ pub(super) enum Next {
 
 impl Receiving {
     pub(super) fn new(when: When) -> Self {
-        Self { when, newest: None, next: 0, unsaid: 0, fresh: Vec::new(), chosen: Vec::new() }
+        Self { when, newest: None, next: 0, unacknowledged: 0, fresh: Vec::new(), chosen: Vec::new() }
     }
 
     pub(super) fn take(
@@ -82,11 +82,13 @@ impl Receiving {
             if number > received.below() && self.when == When::AtOnce && self.fresh.len() < MAX_FRESH {
                 self.fresh.push(number);
             }
-            self.unsaid += 1;
+            self.unacknowledged += 1;
         }
         in_order &= received.is_whole();
         match self.when {
-            When::Every { packets, delay } if in_order && self.unsaid < packets => Next::At(now + delay),
+            When::Every { packets, delay } if in_order && self.unacknowledged < packets => {
+                Next::At(now + delay)
+            }
             _ => Next::Now,
         }
     }
@@ -113,12 +115,12 @@ impl Receiving {
     ) {
         self.note_newest(pn, abandoned.sent_at, context.now());
         context.shared(received).settle_below(abandoned.oldest);
-        self.unsaid += 1;
+        self.unacknowledged += 1;
     }
 
     /// Whether there is something to acknowledge.
     pub(super) fn is_due(&self) -> bool {
-        self.unsaid > 0
+        self.unacknowledged > 0
     }
 
     /// Adds an acknowledgement to the batch, if there is something to acknowledge.
@@ -143,8 +145,8 @@ impl Receiving {
         let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);
         head.write(fixed);
         let used = ranges::write(below, self.chosen.iter().cloned(), rest);
-        debug_assert_eq!(used, rest.len(), "what is remembered spans less than can be said");
+        debug_assert_eq!(used, rest.len(), "the recorded ranges span less than can be encoded");
         self.fresh.clear();
-        self.unsaid = 0;
+        self.unacknowledged = 0;
     }
 }

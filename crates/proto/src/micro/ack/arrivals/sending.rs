@@ -81,8 +81,8 @@ pub(super) struct Sending {
     armed: Option<(Time, Span)>,
     /// Number of timeouts since the last acknowledgement.
     expirations: u16,
-    /// Whether the peer must be told what was given up.
-    pub(super) tells_abandoned: bool,
+    /// Whether to report to the peer what was given up.
+    pub(super) must_report_abandoned: bool,
     pub(super) timeouts: u64,
 }
 
@@ -97,7 +97,7 @@ impl Sending {
             missing: Missing::default(),
             armed: None,
             expirations: 0,
-            tells_abandoned: false,
+            must_report_abandoned: false,
             timeouts: 0,
         }
     }
@@ -106,8 +106,8 @@ impl Sending {
         self.rtt = RttEstimator::new(context.path().rtt);
     }
 
-    /// The path's state has a better estimate of the round trip than at the start.
-    pub(super) fn guess_again(&mut self, bindings: Bindings, context: &mut Context<'_>) {
+    /// Starts again from the path's state, which has a better estimate of the round trip than at the start.
+    pub(super) fn update_initial_rtt(&mut self, bindings: Bindings, context: &mut Context<'_>) {
         if self.rtt.is_measured() {
             return;
         }
@@ -163,7 +163,7 @@ impl Sending {
         self.expirations = self.expirations.saturating_add(u16::from(is_unanswered));
         self.check(bindings, context);
         if self.has_abandoned(bindings, context) {
-            self.tells_abandoned = true;
+            self.must_report_abandoned = true;
             context.request_control();
         }
     }
@@ -176,7 +176,7 @@ impl Sending {
         bindings: Bindings,
         context: &mut Context<'_>,
     ) {
-        if !take(&mut self.tells_abandoned) || !self.has_abandoned(bindings, context) {
+        if !take(&mut self.must_report_abandoned) || !self.has_abandoned(bindings, context) {
             return;
         }
         let Some(i) = batch.push(kind, Abandoned::LEN) else { return };
@@ -247,7 +247,7 @@ impl Sending {
             has_expired = take(&mut self.expirations) > 0;
             self.measure(&head, bindings, context);
         }
-        self.tell(&head, ranges, bindings, context);
+        self.apply(&head, ranges, bindings, context);
         let first = self.policy.timeout(&self.rtt, 1);
         if !self.waits(bindings, context) {
             self.disarm(context);
@@ -274,7 +274,7 @@ impl Sending {
         context.raise(bindings.sampled, &mut RttSample { at, rtt });
     }
 
-    fn tell(&mut self, head: &Head, ranges: Ranges<'_>, bindings: Bindings, context: &mut Context<'_>) {
+    fn apply(&mut self, head: &Head, ranges: Ranges<'_>, bindings: Bindings, context: &mut Context<'_>) {
         let reordering = (self.rtt.min() / REORDERING_SHARE).max(self.policy.granularity);
         let boundary = LossBoundary { largest_pn: head.newest, sent_at: head.echo, reordering };
         let scoreboard = context.shared(bindings.scoreboard);

@@ -45,7 +45,7 @@ pub(super) struct NegativeAck {
     bindings: Option<Bindings>,
     sequence: Option<Attribute<U48>>,
     pending: PendingControl,
-    said: NegativeAckStats,
+    stats: NegativeAckStats,
 }
 
 impl NegativeAck {
@@ -57,7 +57,7 @@ impl NegativeAck {
             bindings: None,
             sequence: None,
             pending: PendingControl::default(),
-            said: NegativeAckStats::default(),
+            stats: NegativeAckStats::default(),
         })
     }
 
@@ -135,13 +135,13 @@ impl MicroProtocol for NegativeAck {
         let bindings = self.bindings();
         if std::mem::take(&mut self.pending.report) {
             self.receiving.write(NACK, batch, bindings.received, context);
-            self.said.reports += 1;
+            self.stats.reports += 1;
             if self.pending.sender_state {
                 context.request_control();
             }
         } else if std::mem::take(&mut self.pending.sender_state) {
             self.sending.write(NACK, batch, bindings, context);
-            self.said.answers += 1;
+            self.stats.answers += 1;
         }
     }
 
@@ -169,7 +169,7 @@ impl MicroProtocol for NegativeAck {
     }
 
     fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
-        report(&self.said);
+        report(&self.stats);
     }
 }
 
