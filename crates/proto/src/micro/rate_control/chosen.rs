@@ -23,7 +23,8 @@ impl LawChange {
         Self(Part { name: RateControlConfig::NAME, parameters })
     }
 
-    /// Changes the parameters that are common to all laws as `change` changes those of `present`.
+    /// Changes the parameters that are common to all laws as `change` changes those of `present`. Names only
+    /// those that then differ, so it does not select a law that `present` names already.
     pub fn of(present: &Part, change: impl FnOnce(&mut RateControlConfig)) -> Self {
         Self(Part { name: present.name, parameters: present.changes(change) })
     }
