@@ -380,6 +380,7 @@ impl Pipe<'_> {
                 None => {}
                 Some([]) => break,
                 Some(message) => {
+                    stdio::check_reading(message, framing)?;
                     self.until_done(|| connection.send(message).wait_for(POLL_INTERVAL))?;
                     self.count(message.len(), 1);
                 }

@@ -90,6 +90,33 @@ fn a_second_message_client_is_refused() {
     assert!(there.0.wait().unwrap().success());
 }
 
+/// Regression test: parts of a line equal to the part before were suppressed as repeated readings.
+#[test]
+fn a_reading_longer_than_a_message_ends_the_pipe() {
+    let place = tempfile::tempdir().unwrap();
+    let (mut there, url) = listening(place.path(), &[]);
+    let mut connect = haul();
+    connect.args(["pipe", "--preset", "sensor"]).arg(&url).stdin(Stdio::piped());
+    let mut here = connect.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let longest = format!("{}\n", "0".repeat(1_023));
+    let mut stdin = here.stdin.take().unwrap();
+    stdin.write_all(longest.as_bytes()).unwrap();
+    let mut received = vec![0; longest.len()];
+    let mut stdout = there.0.stdout.take().unwrap();
+    stdout.read_exact(&mut received).unwrap();
+    assert_eq!(lossy(&received), longest);
+    stdin.write_all("0".repeat(4_096).as_bytes()).unwrap();
+    let here = here.wait_with_output().unwrap();
+    exits(&here, 2);
+    let stderr = lossy(&here.stderr);
+    assert!(
+        stderr.contains("more than 1024 bytes") && stderr.contains("hint: send shorter lines"),
+        "{stderr}"
+    );
+    assert_eq!(stdout.read(&mut received).unwrap(), 0);
+    assert!(!there.0.wait().unwrap().success());
+}
+
 #[test]
 fn a_pipe_reports_its_recipe_in_both_directions() {
     for reverse in [&[][..], &["--reverse"]] {

@@ -20,6 +20,8 @@ const PIECE: usize = 64 << 10;
 pub(crate) enum Framing {
     /// After each line end, which belongs to the message, and after so many bytes of a longer line.
     Lines(usize),
+    /// After each line end. Of a line longer than so many bytes, the message has one byte more.
+    Readings(usize),
     /// After so many bytes; the last message may be shorter.
     Frames(usize),
 }
@@ -74,11 +76,13 @@ impl Input {
     /// Returns the length of the first message if it is complete.
     fn complete(&self, framing: Framing) -> Option<usize> {
         let available = self.buffer.len();
+        let line = |most| {
+            let line = self.buffer.iter().take(most).position(|&byte| byte == b'\n').map(|at| at + 1);
+            line.or((available >= most).then_some(most))
+        };
         let complete_len = match framing {
-            Framing::Lines(most) => {
-                let line = self.buffer.iter().take(most).position(|&byte| byte == b'\n').map(|at| at + 1);
-                line.or((available >= most).then_some(most))
-            }
+            Framing::Lines(most) => line(most),
+            Framing::Readings(most) => line(most.saturating_add(1)),
             Framing::Frames(size) => (available >= size).then_some(size),
         };
         complete_len.or(self.at_end.then_some(available))
@@ -109,8 +113,20 @@ pub(crate) fn framing(frame: Option<Bytes>, recipe: &Recipe) -> Result<Framing, 
             format!("--frame {most} or less; a recipe file can raise fixed_size.max_message"),
         )),
         Some(size) => Ok(Framing::Frames(size.0 as usize)),
+        None if recipe.has("selective_transfer") => Ok(Framing::Readings(most.0 as usize)),
         None if recipe.has("retransmit") => Ok(Framing::Lines(most.0 as usize)),
         None => Ok(Framing::Frames(VIZ_FRAME.min(most).0 as usize)),
+    }
+}
+
+/// Rejects a line that would be split: its parts would be compared as readings.
+pub(crate) fn check_reading(message: &[u8], framing: Framing) -> Result<(), Fault> {
+    match framing {
+        Framing::Readings(most) if message.len() > most => Err(fault::usage(
+            format!("a line has more than {most} bytes, the maximum of fixed_size.max_message"),
+            "send shorter lines, give --set fixed_size.max_message=SIZE beside the URL, or use --preset msg",
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -147,6 +163,18 @@ mod tests {
     }
 
     #[test]
+    fn a_reading_is_a_whole_line_no_longer_than_a_message() {
+        let readings = Framing::Readings(4);
+        for (text, accepted) in
+            [(&b"abc\n"[..], true), (b"abcd", true), (b"abcd\n", false), (b"abcde", false)]
+        {
+            let messages = messages(text, readings);
+            assert_eq!(messages, [text]);
+            assert_eq!(check_reading(&messages[0], readings).is_ok(), accepted, "{text:?}");
+        }
+    }
+
+    #[test]
     fn frames_have_equal_sizes_except_the_last() {
         assert_eq!(messages(b"abcdefgh", Framing::Frames(3)), [&b"abc"[..], b"def", b"gh"]);
         assert!(messages(b"", Framing::Frames(3)).is_empty());
@@ -156,7 +184,7 @@ mod tests {
     fn messages_are_no_longer_than_the_recipe_permits() {
         let (msg, sensor) = (haulage::preset("msg").unwrap(), haulage::preset("sensor").unwrap());
         assert_eq!(framing(None, &msg), Ok(Framing::Lines(65_536)));
-        assert_eq!(framing(None, &sensor), Ok(Framing::Lines(1_024)));
+        assert_eq!(framing(None, &sensor), Ok(Framing::Readings(1_024)));
         assert_eq!(framing(Some(Bytes(1_024)), &sensor), Ok(Framing::Frames(1_024)));
         let error = framing(Some(Bytes(1_025)), &sensor).unwrap_err();
         assert!(error.message.contains("sensor") && error.hint.contains("max_message"), "{error}");
