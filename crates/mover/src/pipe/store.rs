@@ -126,7 +126,9 @@ fn listen(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<MoveReport,
 fn handle(shared: &Shared, expected: &mut Option<[u8; 32]>, message: ControlMessage) -> Result<(), Fault> {
     match message {
         ControlMessage::Entries(entries) => return check_announcement(shared, &entries),
-        ControlMessage::EntriesEnd { entries: 1, bytes } if bytes == shared.ledger.lock().table.bytes => {
+        ControlMessage::EntriesEnd { entries: 1, bytes }
+            if shared.table(|table| (table.len(), table.bytes)) == (1, bytes) =>
+        {
             shared.progress.set_all_known();
         }
         ControlMessage::Digests(digests) => match digests.as_slice() {

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use haul_mover::{
-    ReceiveJob, Root, SendJob, SendLimits, receive_stream, receive_to, send_files, send_stream,
+    ControlLink as _, ReceiveJob, Root, SendJob, SendLimits, receive_stream, receive_to, send_files,
+    send_stream,
 };
-use haul_wire::control::{Fault, FaultCode, Selection};
+use haul_wire::control::{ControlMessage, Fault, FaultCode, FileDigest, Selection};
 
 use crate::harness::{Ends, Pump, assert_no_parts, bytes, link_pair, names_below, options};
 use crate::trees::contents;
@@ -21,6 +22,20 @@ fn join(mut send: SendJob, mut receive: ReceiveJob, pump: &Pump<'_>) -> Ends {
         send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
     }
     Ends { sent: send.handle.join(), received: receive.handle.join() }
+}
+
+#[test]
+fn a_stream_that_was_not_announced_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (peer, link) = link_pair();
+    let mut job = receive_stream(&bytes(&dir.path().join("f")), &Root::Anywhere, link, options()).unwrap();
+    job.sink.complete(0);
+    let digest = FileDigest { entry: 0, result: Ok(*blake3::hash(b"").as_bytes()) };
+    peer.send(ControlMessage::Digests(vec![digest])).unwrap();
+    peer.send(ControlMessage::EntriesEnd { entries: 1, bytes: 0 }).unwrap();
+    let fault = job.handle.join().unwrap_err();
+    assert!(!fault.message.contains("panic"), "{fault}");
+    assert_eq!(names_below(dir.path()).len(), 0);
 }
 
 /// A pipe that provides a few bytes at a time.

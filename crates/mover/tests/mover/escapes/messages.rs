@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use haul_base::{Piece, Rng};
-use haul_mover::{ControlLink as _, ReceiveOptions, SendLimits, receive_files, receive_to, send_files};
+use haul_mover::{
+    ControlLink as _, ReceiveOptions, SendLimits, receive_files, receive_stream, receive_to, send_files,
+};
 use haul_testing::fuzz::drive;
 use haul_wire::check::{Steps, message_body};
 use haul_wire::control::{
@@ -255,12 +257,14 @@ fn no_message_of_a_sender_makes_a_receiver_panic() {
             fs::write(world.root.join("f"), "12345").unwrap();
         }
         let (peer, link) = link_pair();
-        let to_pipe = rng.chance(0.2);
-        let mut job = if to_pipe {
-            receive_to(Box::new(std::io::sink()), link, options(&mut rng)).unwrap()
-        } else {
-            receive_files(b"", &world.root(), Layout::Into, link, options(&mut rng)).unwrap()
-        };
+        let kind = rng.below(10);
+        let options = options(&mut rng);
+        let mut job = match kind {
+            0..2 => receive_to(Box::new(std::io::sink()), link, options),
+            2..4 => receive_stream(b"stream", &world.root(), link, options),
+            _ => receive_files(b"", &world.root(), Layout::Into, link, options),
+        }
+        .unwrap();
         for _ in 0..12 {
             if !say(&peer, &mut rng) {
                 break;
