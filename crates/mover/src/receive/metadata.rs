@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use haul_wire::control::{Extras, Keep, Ownership, Preserve, Xattr};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, FsWord, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, euid, is_member, is_root};
@@ -18,7 +18,7 @@ use crate::fault::show;
 use crate::identity::FileId;
 use crate::receive::place::{DirEntry, Place};
 use crate::root::split;
-use crate::storage::{Mtime, chownat, fchmod, fstat, futimens, modified_at, openat, utimensat};
+use crate::storage::{Mtime, chownat, fchmod, fstat, fstatfs, futimens, modified_at, openat, utimensat};
 use crate::xattrs::{CAPABILITY, Space, XattrTarget};
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
@@ -71,10 +71,15 @@ pub(crate) fn has_mode(existing: &Stat, mode: u32) -> bool {
     mode_for(mode_of(existing), mode, FILE_BITS) == mode_of(existing)
 }
 
-/// Whether a file's modification time equals `expected`; a stored time in whole seconds matches any fraction.
+/// Resolutions in nanoseconds with which file systems store times: most; NTFS and SMB; some of user space; exFAT;
+/// old ones.
+const RESOLUTIONS: [u32; 5] = [1, 100, 1_000, 10_000_000, 1_000_000_000];
+
+/// Whether a file's modification time equals `expected`, rounded down as a file system may store it.
 pub(crate) fn same_time(existing: &Stat, expected: Mtime) -> bool {
     let existing = Mtime::of(existing);
-    existing == expected || existing.nanos == 0 && existing.secs == expected.secs
+    let is_rounded = |resolution| existing.nanos == expected.nanos - expected.nanos % resolution;
+    existing.secs == expected.secs && RESOLUTIONS.into_iter().any(is_rounded)
 }
 
 const OWNER_WRITES: u32 = 0o200;
@@ -432,15 +437,41 @@ impl Place {
         if !is_near && PORTABLE_SECONDS.contains(&expected.mtime.secs) {
             return false;
         }
-        let stored = self.dir_entry(path).ok().and_then(|dirent| stored_time(&dirent, expected).ok());
+        let stored = self.dir_entry(path).ok().and_then(|dirent| stored_time(&dirent, expected.mtime).ok());
         stored == Some(Mtime::of(existing))
     }
 }
 
+/// Type of a FAT file system in statfs(2). It has no unnamed files.
+const FAT: FsWord = 0x4d44;
+
 /// Returns a time as the file system stores it, tested with an unnamed file (`O_TMPFILE`).
-fn stored_time(dirent: &DirEntry<'_>, expected: Attributes) -> Result<Mtime, Errno> {
+fn stored_time(dirent: &DirEntry<'_>, Mtime { secs, nanos }: Mtime) -> Result<Mtime, Errno> {
+    if fstatfs(&dirent.directory)?.f_type == FAT {
+        return Ok(Mtime { secs: secs & !1, nanos: 0 });
+    }
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(dirent.directory.as_fd(), ".", flags, Mode::RUSR | Mode::WUSR)?;
-    futimens(&file, &modified_at(expected.mtime))?;
+    futimens(&file, &modified_at(Mtime { secs, nanos }))?;
     Ok(Mtime::of(&fstat(&file)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_the_same_if_rounded_to_a_resolution() {
+        let mut stat = fstat(tempfile::tempfile().unwrap()).unwrap();
+        let mut same = |secs, nanos| {
+            (stat.st_mtime, stat.st_mtime_nsec) = (secs, nanos);
+            same_time(&stat, Mtime { secs: 5, nanos: 987_654_321 })
+        };
+        for nanos in [987_654_321, 987_654_300, 987_654_000, 980_000_000, 0] {
+            assert!(same(5, nanos) && !same(4, nanos), "{nanos}");
+        }
+        for nanos in [987_654_320, 987_654_400, 987_000_000, 990_000_000, 1] {
+            assert!(!same(5, nanos), "{nanos}");
+        }
+    }
 }
