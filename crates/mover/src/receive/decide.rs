@@ -70,8 +70,19 @@ impl MessageHandler {
                 self.keep(entry)
             }
             Verdict::KeepNewer(_) => self.keep(entry),
-            Verdict::Compare => self.compare(entry, None).map(|()| EntryRequest::Compare),
-            Verdict::Send(existing) => self.resume_or_send(entry, path, existing.as_ref()),
+            Verdict::Compare => match self.resume_leftover(entry, path) {
+                Some(decision) => decision,
+                None => self.compare(entry, None).map(|()| EntryRequest::Compare),
+            },
+            Verdict::Send(existing) => {
+                // Fails before the contents are transferred. Any file at this name may be replaced.
+                if existing.is_none()
+                    && let Err(io_fault) = self.found(entry, Kind::File(0), path)
+                {
+                    return self.fail(entry, io_fault.fault);
+                }
+                self.resume_or_send(entry, path, existing.as_ref())
+            }
         }
     }
 
@@ -110,19 +121,26 @@ impl MessageHandler {
     }
 
     /// Reuses what an earlier attempt left, if it was the same file.
-    fn resume_or_send(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Decision {
+    fn resume_leftover(&mut self, entry: u32, path: &[u8]) -> Option<Decision> {
         let (identity, shape) = self.shared.identity(entry, path);
-        if let Some(leftovers) = &mut self.leftovers {
-            while let Some(claim) = leftovers.take(&identity.path) {
-                if is_claim_for(&claim, &identity, self.shared.receive_policy.leftovers)
-                    && self.shared.place.adopt((entry, path), &claim, &identity, &shape)
-                {
-                    leftovers.consumed(&claim);
-                    return self.resume(entry, claim.record.written);
-                }
-                leftovers.discard(&claim);
+        let leftovers = self.leftovers.as_mut()?;
+        while let Some(claim) = leftovers.take(&identity.path) {
+            if is_claim_for(&claim, &identity, self.shared.receive_policy.leftovers)
+                && self.shared.place.adopt((entry, path), &claim, &identity, &shape)
+            {
+                leftovers.consumed(&claim);
+                return Some(self.resume(entry, claim.record.written));
             }
+            leftovers.discard(&claim);
         }
+        None
+    }
+
+    fn resume_or_send(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Decision {
+        if let Some(decision) = self.resume_leftover(entry, path) {
+            return decision;
+        }
+        let (identity, _) = self.shared.identity(entry, path);
         match self.extendable_bytes(entry, existing) {
             Some(have) if self.shared.place.copy_existing(entry, path, have, &identity) => {
                 let mut written = RangeSet::new();

@@ -149,8 +149,11 @@ fn conflicting_destination_files_fail_only_the_blocked_entries() {
     symlink(&elsewhere, dst.join("linked")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, dst.join("was-fifo"), rustix::fs::Mode::from_raw_mode(0o600))
         .unwrap();
-    let ends = copy(&[&src.join(".")], &dst, Layout::Into);
-    let (sent, received) = (ends.sent.unwrap(), ends.received.unwrap());
+    let sources = vec![[&bytes(&src)[..], b"/."].concat()];
+    let mut pair = start(sources, &dst, Layout::Into, SendLimits::default(), options()).unwrap();
+    let travelled = Pump::default().run(&mut *pair.send.source, &mut *pair.receive.sink, &|| false);
+    assert_eq!(travelled, 5000, "only `plain`");
+    let (sent, received) = (pair.send.handle.join().unwrap(), pair.receive.handle.join().unwrap());
     assert_eq!((sent.failures.count(), sent.digest), (received.failures.count(), received.digest));
     let code = |path: &str| {
         let found = sent.failures.named().iter().find(|(p, _)| p == path.as_bytes());

@@ -502,3 +502,21 @@ fn a_job_that_ends_late_changes_no_time_of_a_directory() {
     assert!(late.receive.handle.join().is_err());
     assert_same_with_times(&src, &dst);
 }
+
+#[test]
+fn a_file_whose_contents_are_compared_is_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("big", 8 * MIB)]);
+    fs::write(dst.join("big"), contents(8 << 20, 9)).unwrap();
+    let receive_policy = ReceivePolicy { equal: Equal::Contents, ..ReceivePolicy::default() };
+    for _ in 0..2 {
+        let pump = Pump { stop_after: Some(3 * MIB), ..Pump::default() };
+        sync(&src, &dst, receive_policy, &pump).0.sent.unwrap_err();
+        let is_part = |path: &&PathBuf| path.extension().is_some_and(|e| e == "part");
+        assert_eq!(names_below(&dst).iter().filter(is_part).count(), 1);
+    }
+    let (ends, _) = sync(&src, &dst, receive_policy, &Pump::default());
+    assert!(ends.clean().resumed_bytes > 0);
+    assert_same_contents(&src, &dst);
+    assert_eq!(names_below(&dst).len(), 1);
+}
