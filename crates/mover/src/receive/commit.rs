@@ -21,7 +21,9 @@ use crate::fault::{IoFault, path_fault, show};
 use crate::link::send_list;
 use crate::receive::decide::discard_superseded;
 use crate::receive::delete::{self, is_obstacle};
-use crate::receive::metadata::{DIRECTORY_BITS, FILE_BITS, Metadata, MetadataFailures, has_mode, same_time};
+use crate::receive::metadata::{
+    DIRECTORY_BITS, FILE_BITS, Metadata, MetadataFailures, correct_time, has_mode, same_time,
+};
 use crate::receive::place::files::collision;
 use crate::receive::place::links::{HardLink, LinkOutcome};
 use crate::receive::place::replaceable;
@@ -247,13 +249,24 @@ impl Committer {
         Ok(succeeded)
     }
 
-    /// Sets metadata, syncs contents, and reads them back if requested.
-    fn complete(&mut self, entries: Vec<u32>) -> Result<Vec<u32>, Fault> {
+    /// Reads contents back if requested, then sets metadata and syncs.
+    fn complete(&mut self, mut entries: Vec<u32>) -> Result<Vec<u32>, Fault> {
         let (count, mut group) = (entries.len(), Syncs::default());
+        // Before the final permissions, which may forbid this user to open the file again.
+        if self.shared.receive_policy.readback != Readback::No {
+            entries = self.for_each(entries, |Self { shared, .. }, entry, path| {
+                let synced = group.contents(&shared.place.file(entry, || path.to_vec())?, count);
+                synced.map_err(|errno| IoFault::destination("sync", path, errno))
+            })?;
+            group.finish()?;
+            entries = self.for_each(entries, |Self { shared, buffer, .. }, entry, path| {
+                read_back(shared, entry, &*shared.place.file(entry, || path.to_vec())?, buffer)
+            })?;
+        }
         let complete = self.for_each(entries, |committer, entry, path| {
             let shared = &committer.shared;
             let file = shared.place.file(entry, || path.to_vec())?;
-            let set = committer.apply(entry, path, file.as_fd());
+            let set = committer.apply(entry, path, file.as_fd(), true);
             let synced = set.and_then(|()| match shared.durability {
                 Durability::Synced => group.contents(&file, count),
                 Durability::AtEnd => committer.final_syncs.file_system_of(&file),
@@ -264,13 +277,7 @@ impl Committer {
             written.map_err(|errno| IoFault::destination("finish", path, errno))
         })?;
         group.finish()?;
-        if self.shared.receive_policy.readback == Readback::No {
-            return Ok(complete);
-        }
-        self.for_each(complete, |Self { shared, buffer, .. }, entry, path| {
-            let file = shared.place.file(entry, || path.to_vec())?;
-            read_back(shared, entry, &file, buffer)
-        })
+        Ok(complete)
     }
 
     /// Renames files to their final names. In a dry run, or when writing to a pipe, only updates their state.
@@ -322,9 +329,17 @@ impl Committer {
         self.shared.table(|table| table.select(is_held).collect())
     }
 
-    fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        let metadata_failures = self.shared.metadata.apply(fd, &self.shared.metadata_of(entry))?;
-        self.shared.note(path, metadata_failures);
+    fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>, is_new: bool) -> Result<(), Errno> {
+        let expected = self.shared.metadata_of(entry);
+        match self.shared.metadata.apply(fd, &expected) {
+            Ok(metadata_failures) => self.shared.note(path, metadata_failures),
+            // The file system has no permissions, or maps all users to one.
+            Err(Errno::PERM) if is_new => {
+                self.shared.note_permissions(path, Errno::PERM);
+                let _ = correct_time(fd, expected.attributes.mtime);
+            }
+            Err(errno) => return Err(errno),
+        }
         Ok(())
     }
 
@@ -366,7 +381,7 @@ impl Committer {
             self.shared.report_item(path, self.shared.place.would_link(&link)?)?;
             return Ok(None);
         }
-        let apply = |fd: BorrowedFd<'_>| self.apply(file, path, fd);
+        let apply = |fd: BorrowedFd<'_>| self.apply(file, path, fd, true);
         self.record_link(path, self.shared.place.hard_link(entry, &link, apply)?)
     }
 
@@ -412,7 +427,7 @@ impl Committer {
             return Ok(None);
         }
         let is_made = self.shared.table(|table| table.state(entry)) == EntryState::Started;
-        self.shared.place.finish_directory(path, is_made, |fd| self.apply(entry, path, fd))
+        self.shared.place.finish_directory(path, is_made, |fd| self.apply(entry, path, fd, is_made))
     }
 
     /// Finishes the journal, then the destination's metadata: removing the journal changes its time.
@@ -486,7 +501,7 @@ impl Shared {
 
     fn note_permissions(&self, path: &[u8], errno: Errno) {
         let why = std::io::Error::from(errno);
-        self.note(path, vec![format!("the permissions cannot be set: {why}")]);
+        self.note(path, vec![format!("its permissions or time cannot be set: {why}")]);
     }
 
     pub(crate) fn metadata_of(&self, entry: u32) -> Metadata {

@@ -24,8 +24,8 @@ use crate::receive::place::files::{Installed, collision, folds, has_one_name};
 use crate::receive::place::space::Space;
 use crate::root::{Links, open_beneath, split};
 use crate::storage::{
-    self, Mtime, create_in, fallocate, fstat, ftruncate, kind_of, lstatat, lstatat_if_any, mkdirat, open_in,
-    rename_in, unlink_temporary, unlinkat,
+    self, Mtime, create_in, fallocate, fchmod, fstat, ftruncate, kind_of, lstatat, lstatat_if_any, mkdirat,
+    open_in, rename_in, unlink_temporary, unlinkat,
 };
 use crate::stream::Shape;
 
@@ -151,9 +151,14 @@ impl Place {
     /// folds names; otherwise the job's file is gone and its inode number was reused.
     fn is_installed(&self, existing: &Stat, dirent: &DirEntry<'_>) -> bool {
         let (id, directory, name) = (FileId::of(existing), &dirent.directory, dirent.name());
-        let was_replaced = || has_one_name(existing) && folds(directory, name, id);
-        let is_collision = |names: Vec<Vec<u8>>| !names.iter().any(|listed| listed == name) || was_replaced();
-        self.installed.has(id) && storage::names(directory).is_ok_and(is_collision)
+        let has_one_name = has_one_name(existing);
+        let may_fold = || folds(directory, name, id);
+        let is_collision =
+            |names: Vec<Vec<u8>>| !names.iter().any(|listed| listed == name) || has_one_name && may_fold();
+        // Lists no directory for each of a file's hard links.
+        self.installed.has(id)
+            && (has_one_name || may_fold())
+            && storage::names(directory).is_ok_and(is_collision)
     }
 
     pub(crate) fn dir_entry<'p>(&self, path: &'p [u8]) -> Result<DirEntry<'p>, IoFault> {
@@ -203,8 +208,19 @@ impl Place {
                 Ok(true)
             }
             Err(Errno::EXIST) => {
-                check_kind(Kind::Directory, dirent.kind()?, path)?;
-                if self.is_other_directory(&dirent) { Err(collision(path)) } else { Ok(false) }
+                let existing = dirent.stat_if_any()?;
+                check_kind(Kind::Directory, existing.as_ref().map(kind_of), path)?;
+                if self.is_other_directory(&dirent) {
+                    return Err(collision(path));
+                }
+                // Otherwise the files in it could not be found.
+                if existing
+                    .is_some_and(|existing| !Mode::from_raw_mode(existing.st_mode).contains(Mode::XUSR))
+                    && let Ok(directory) = self.directory(&dirent.local)
+                {
+                    let _ = self.relax_permissions(&dirent.local, &directory);
+                }
+                Ok(false)
             }
             Err(errno) => Err(dirent.cannot_create("create the directory", errno)),
         }
@@ -429,6 +445,13 @@ impl Place {
             return false;
         }
         self.open_files.lock().expect(entry, FileId::of(&part));
+        // It may have its final permissions already, which can forbid this user to open it.
+        let unopened = open_in(&dirent.directory, self.temporary(entry), OFlags::PATH | OFlags::NOFOLLOW);
+        if let Ok(file) = unopened
+            && fstat(&file).is_ok_and(|stat| is_ours(&stat))
+        {
+            let _ = fchmod(file, Mode::RUSR | Mode::WUSR);
+        }
         // Holes and bytes beyond the end are not part of the stream, so they are not verified. Checks
         // `is_ours` again: the file may have got a further hard link meanwhile.
         let is_shaped = self.file(entry, || path.to_vec()).is_ok_and(|file| {

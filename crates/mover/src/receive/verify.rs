@@ -439,19 +439,15 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
     let mut tree = Tree::new(groups);
     for group in 0..groups.count() {
         if shared.has_ended() {
-            break;
+            return Err(job_ended(()).into());
         }
         shared.progress.other_steps.add(1);
         tree.set(group, hash_group(file, &shape, group, buffer).map_err(io_fault)?);
     }
-    match tree.root() {
-        Some(found) if Some(found) != digest => Err(IoFault::entry(
-            FaultCode::VerifyFailed,
-            &path(),
-            "differs on disk from what was written: its BLAKE3 digest differs",
-            "check the system log of the receiving machine and test its disk",
-        )),
-        // No root: the job has ended.
-        _ => Ok(()),
+    if tree.root() == digest {
+        return Ok(());
     }
+    let what = "differs on disk from what was written: its BLAKE3 digest differs";
+    let hint = "check the system log of the receiving machine and test its disk";
+    Err(IoFault::entry(FaultCode::VerifyFailed, &path(), what, hint))
 }

@@ -4,19 +4,19 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use haul_base::Piece;
 use haul_mover::faults::{Call, Disk, Verdict};
 use haul_mover::{ControlLink as _, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
-    ControlMessage, Durability, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Leftovers,
-    Preserve, Proof, ReceivePolicy, RelPath, RunMode, Selection,
+    ControlMessage, Durability, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, HardLinks, Layout,
+    Leftovers, Preserve, Proof, Readback, ReceivePolicy, RelPath, RunMode, Selection,
 };
 use rustix::io::Errno;
 
-use crate::harness::{Ends, Pair, Pump, bytes, link_pair, names_below, options, start};
+use crate::harness::{Ends, Pair, Pump, assert_resumable, bytes, link_pair, names_below, options, start};
 use crate::trees::{assert_same, contents};
 
 const MIB: usize = 1 << 20;
@@ -372,4 +372,81 @@ fn attributes_are_read_without_opening_the_file() {
         opens.load(Ordering::Relaxed)
     };
     assert_eq!(opened(Preserve::ALL), opened(Preserve::default()));
+}
+
+#[test]
+fn a_file_that_was_not_completely_read_back_is_not_installed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::write(src.join("f"), contents(3 * MIB, 1)).unwrap();
+    let (begun, has_begun) = mpsc::channel();
+    let (stop, stopped) = mpsc::channel::<()>();
+    let channels = Mutex::new(Some((begun, stopped)));
+    let rule = move |thread: &str, call| {
+        if thread == "haul-commit"
+            && matches!(call, Call::Read(_))
+            && let Some((begun, stopped)) = channels.lock().unwrap().take()
+        {
+            begun.send(()).unwrap();
+            stopped.recv().unwrap_err();
+        }
+        Verdict::Pass
+    };
+    let receive_policy = ReceivePolicy { readback: Readback::FromDisk, ..cached() };
+    let Pair { mut send, mut receive } =
+        pair(&src, &dst, ReceiveOptions { receive_policy, ..options() }, rule);
+    Pump::default().run(&mut *send.source, &mut *receive.sink, &|| false);
+    has_begun.recv().unwrap();
+    receive.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+    drop(stop);
+    assert_eq!(receive.handle.join().unwrap_err().message, "stopped by hand");
+    assert!(send.handle.join().is_err());
+    assert!(!dst.join("f").exists());
+    assert_resumable(&dst);
+}
+
+#[test]
+fn permissions_that_cannot_be_set_are_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::create_dir(src.join("d")).unwrap();
+    for name in ["f", "d/g"] {
+        fs::write(src.join(name), contents(5000, 1)).unwrap();
+    }
+    symlink("f", src.join("link")).unwrap();
+    let rule = |_: &str, call| match call {
+        Call::Attributes => Verdict::Fail(Errno::PERM.raw_os_error()),
+        _ => Verdict::Pass,
+    };
+    let ends = copy(&src, &dst, cached(), rule);
+    assert_eq!(ends.clean().notes.count, 3, "{:?}", ends.clean().notes);
+    for name in ["f", "d/g"] {
+        assert_eq!(fs::read(dst.join(name)).unwrap(), contents(5000, 1));
+    }
+    assert!(dst.join("link").is_symlink());
+}
+
+#[test]
+fn a_directory_is_not_listed_for_each_hard_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::write(src.join("first"), "contents").unwrap();
+    (0..200).for_each(|n| fs::hard_link(src.join("first"), src.join(format!("link{n}"))).unwrap());
+    let sources = || vec![[&bytes(&src)[..], b"/."].concat()];
+    start(sources(), &dst, Layout::Into, SendLimits::default(), options())
+        .unwrap()
+        .run(&Pump::default())
+        .clean();
+    let lists = Arc::new(AtomicU64::new(0));
+    let counter = lists.clone();
+    let disk = Disk::new(move |_, call| {
+        counter.fetch_add(u64::from(call == Call::List), Ordering::Relaxed);
+        Verdict::Pass
+    });
+    let preserve = Preserve { hard_links: HardLinks::Copy, ..Preserve::default() };
+    let limits = SendLimits { preserve, ..SendLimits::default() };
+    let pair = disk.run(|| start(sources(), &dst, Layout::Into, limits, options())).unwrap();
+    assert_eq!(pair.run(&Pump::default()).clean().kept, 201);
+    let lists = lists.load(Ordering::Relaxed);
+    assert!(lists < 40, "{lists}");
 }

@@ -5,14 +5,16 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use haul_mover::{MoveReport, ReceiveOptions, SendLimits};
+use haul_mover::{MoveReport, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
     Equal, FaultCode, HardLinks, Layout, Newer, Ownership, Preserve, ReceivePolicy, RunMode,
 };
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags, getxattr, lgetxattr, setxattr};
 use rustix::io::Errno;
 
-use crate::harness::{Ends, Pump, assert_no_parts, bytes, copy, names_below, options, start};
+use crate::harness::{
+    Ends, Pair, Pump, all, assert_no_parts, bytes, copy, link_pair, names_below, options, start,
+};
 use crate::trees::{assert_same, contents, set_mode, set_mtime};
 
 fn inode(path: &Path) -> (u64, u64) {
@@ -81,6 +83,29 @@ fn hard_links_stay_hard_links() {
     preserving(&src, &dst, Preserve::default());
     assert_eq!(inode(&dst.join("b")), (ino, 3));
     assert_no_parts(&dst);
+}
+
+#[test]
+fn hard_links_below_a_root_are_separated_whatever_their_names() {
+    let (_dir, src, dst) = places();
+    fs::write(src.join("a"), contents(5000, 1)).unwrap();
+    for name in ["b", "\u{e9}"] {
+        fs::hard_link(src.join("a"), src.join(name)).unwrap();
+    }
+    for mode in [0o644, 0o600, 0o600] {
+        set_mode(&src.join("a"), mode);
+        let (a, b) = link_pair();
+        let root = Root::beneath(&dst).unwrap();
+        let receive = receive_files(b"", &root, Layout::Into, b, options()).unwrap();
+        let sources = vec![[&bytes(&src)[..], b"/."].concat()];
+        let preserve = Preserve { hard_links: HardLinks::Copy, ..Preserve::default() };
+        // The first copy makes hard links, the others separate them.
+        let preserve = if mode == 0o644 { Preserve::default() } else { preserve };
+        let limits = SendLimits { preserve, ..SendLimits::default() };
+        let send = send_files(sources, Root::Anywhere, &all(), a, limits).unwrap();
+        Pair { send, receive }.run(&Pump::default()).clean();
+        assert_same_contents(&src, &dst);
+    }
 }
 
 #[test]
@@ -514,4 +539,16 @@ fn links_keep_their_attributes() {
     let mut value = [0; 9];
     assert_eq!(lgetxattr(dst.join("l"), "trusted.haul", &mut value[..]), Ok(1));
     assert_same_contents(&src, &dst);
+}
+
+#[test]
+fn times_rounded_by_the_file_system_are_recognised() {
+    let (_dir, src, dst) = places();
+    for (nanos, kept) in [(123_456_700, 1), (123_456_000, 1), (120_000_000, 1), (0, 1), (123_000_000, 0)] {
+        fs::write(src.join("f"), "contents").unwrap();
+        set_mtime(&src.join("f"), 1_000_000_000, 123_456_789);
+        fs::write(dst.join("f"), "contents").unwrap();
+        set_mtime(&dst.join("f"), 1_000_000_000, nanos);
+        assert_eq!(preserving(&src, &dst, Preserve::default()).kept, kept, "{nanos}");
+    }
 }

@@ -8,11 +8,16 @@ use std::path::Path;
 use std::process::Command;
 
 use haul_mover::{MAX_NAMED_FAILURES, ReceiveOptions, SendLimits};
-use haul_wire::control::{Extraneous, FaultCode, Layout, ReceivePolicy, RunMode};
+use haul_wire::control::{
+    Durability, Extraneous, Fault, FaultCode, Layout, Newer, Readback, ReceivePolicy, RunMode,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::harness::{Pair, Pump, assert_no_parts, assert_resumable, bytes, copy, options, start};
+use crate::harness::{
+    Pair, Pump, assert_no_parts, assert_resumable, bytes, copy, names_below, options, start,
+};
 use crate::receive_policy::{DELETE, content};
-use crate::trees::{assert_same, contents, set_mode};
+use crate::trees::{assert_same, contents, set_mode, set_mtime};
 
 /// A tmpfs, unmounted on drop.
 struct Tmpfs<'a>(&'a Path);
@@ -205,7 +210,7 @@ fn read_only_directories_are_filled_and_synchronised() {
     let over = || send.handle.is_finished() || receive.handle.is_finished();
     let pump = Pump { stop_after: Some(2 << 20), ..Pump::default() };
     pump.run(&mut *send.source, &mut *receive.sink, &over);
-    send.handle.abort(haul_wire::control::Fault::new(FaultCode::Interrupted, "stopped", ""));
+    send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped", ""));
     assert!(receive.handle.join().is_err());
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&dst.join("closed/below")), 0o555);
@@ -269,5 +274,86 @@ fn entries_of_directories_that_cannot_be_created_are_counted() {
         let cause = |path: &[u8]| failures.named().iter().any(|(named, _)| named == path);
         assert!(cause(b"x") && cause(b"z"), "{:?}", failures.named());
         assert_eq!(failures.named().len(), MAX_NAMED_FAILURES);
+    }
+}
+
+#[test]
+fn read_only_files_are_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    if again_without_rights("limits::read_only_files_are_read_back", dir.path()) {
+        return;
+    }
+    if std::env::var_os(UNPRIVILEGED).is_some() {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(256), maximum }).unwrap();
+    }
+    let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+    fs::create_dir(&src).unwrap();
+    for i in 0..300 {
+        fs::write(src.join(format!("f{i}")), contents(100, i)).unwrap();
+        set_mode(&src.join(format!("f{i}")), 0o444);
+    }
+    let receive_policy = ReceivePolicy {
+        readback: Readback::FromDisk,
+        durability: Durability::Synced,
+        ..ReceivePolicy::default()
+    };
+    let options = ReceiveOptions::with_policy(1, receive_policy);
+    let pair = start(vec![bytes(&src)], &dst, Layout::As, SendLimits::default(), options).unwrap();
+    pair.run(&Pump::default()).clean();
+    assert_same(&src, &dst);
+}
+
+#[test]
+fn a_part_with_its_final_permissions_is_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    if again_without_rights("limits::a_part_with_its_final_permissions_is_resumed", dir.path()) {
+        return;
+    }
+    let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+    for place in [&src, &dst] {
+        fs::create_dir(place).unwrap();
+    }
+    fs::write(src.join("big"), contents(8 << 20, 1)).unwrap();
+    set_mode(&src.join("big"), 0o444);
+    let limits = SendLimits::default();
+    let pair = start(vec![content(&src)], &dst, Layout::Into, limits, options()).unwrap();
+    let Pair { mut send, mut receive } = pair;
+    let pump = Pump { stop_after: Some(5 << 20), ..Pump::default() };
+    pump.run(&mut *send.source, &mut *receive.sink, &|| false);
+    send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped", ""));
+    assert!(receive.handle.join().is_err());
+    drop(receive.sink);
+    let part = names_below(&dst).into_iter().find(|path| path.extension().is_some_and(|e| e == "part"));
+    set_mode(&part.unwrap(), 0o444);
+    assert!(copy(&[&src.join("big")], &dst, Layout::Into).clean().resumed_bytes > 0);
+    assert_same(&src.join("big"), &dst.join("big"));
+}
+
+#[test]
+fn newer_files_in_directories_without_search_permission_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    if again_without_rights(
+        "limits::newer_files_in_directories_without_search_permission_are_kept",
+        dir.path(),
+    ) {
+        return;
+    }
+    let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+    for place in [&src, &dst] {
+        fs::create_dir_all(place.join("d")).unwrap();
+        for name in ["equal", "newer"] {
+            fs::write(place.join("d").join(name), "old").unwrap();
+            set_mtime(&place.join("d").join(name), 1_000_000_000, 0);
+        }
+    }
+    fs::write(dst.join("d/newer"), "new").unwrap();
+    for extraneous in [Extraneous::Keep, Extraneous::Delete] {
+        set_mode(&dst.join("d"), 0o600);
+        let receive_policy = ReceivePolicy { extraneous, newer: Newer::Keep, ..DELETE };
+        let options = ReceiveOptions { receive_policy, ..options() };
+        let pair = start(vec![content(&src)], &dst, Layout::Into, SendLimits::default(), options).unwrap();
+        assert_eq!(pair.run(&Pump::default()).clean().kept, 2);
+        assert_eq!(fs::read(dst.join("d/newer")).unwrap(), b"new");
     }
 }

@@ -143,6 +143,10 @@ impl Installed {
         self.files.lock().insert(key)
     }
 
+    pub(crate) fn remove(&self, id: FileId) {
+        self.files.lock().remove(&self.hasher.hash_one(id));
+    }
+
     pub(crate) fn has(&self, id: FileId) -> bool {
         self.files.lock().contains(&self.hasher.hash_one(id))
     }

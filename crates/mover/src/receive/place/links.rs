@@ -126,7 +126,9 @@ impl Place {
             self.installed.add(FileId::of(&fstat(&copy)?));
             Ok(())
         });
-        done.map_err(dirent.fail("copy"))
+        done.map_err(dirent.fail("copy"))?;
+        // Its other names are not this job's.
+        fstat(existing).map(|stat| self.installed.remove(FileId::of(&stat))).map_err(dirent.fail("look at"))
     }
 
     /// Fails if a symbolic link with this target would replace the target itself.
@@ -170,7 +172,8 @@ impl Place {
             let link = open_link(&dirent.directory, name.as_bytes())?;
             self.installed.add(FileId::of(&fstat(&link)?));
             apply(link.as_fd());
-            set_on_path(&link, mtime)
+            let _ = set_on_path(&link, mtime);
+            Ok(())
         });
         made.map_err(dirent.fail("create the link"))?;
         Ok((LinkOutcome::Name, dirent.directory))
