@@ -115,8 +115,9 @@ fn listen(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<MoveReport,
     loop {
         shared.check_ending()?;
         if let (Some(stored), Some(expected), true) = (stored.get(), expected, shared.progress.all_known()) {
-            return commit(shared, stored, expected).inspect_err(|fault| {
-                let _ = shared.link.send(ControlMessage::Abort(fault.clone()));
+            return commit(shared, stored, expected).or_else(|fault| {
+                shared.fail(fault.clone());
+                shared.check_ending().and(Err(fault))
             });
         }
         shared.receive(shared.link.recv(RECV_TIMEOUT), |message| handle(shared, &mut expected, message));

@@ -1,6 +1,7 @@
 //! Fails a chosen file system call, or triggers an event just before it.
 
 use std::fs;
+use std::io::Cursor;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +10,10 @@ use std::time::Duration;
 
 use haul_base::Piece;
 use haul_mover::faults::{Call, Disk, Verdict};
-use haul_mover::{ControlLink as _, ReceiveOptions, Root, SendLimits, receive_files, send_files};
+use haul_mover::{
+    ControlLink as _, ReceiveOptions, Root, SendLimits, receive_files, receive_stream, send_files,
+    send_stream,
+};
 use haul_wire::control::{
     ControlMessage, Durability, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, HardLinks, Layout,
     Leftovers, Preserve, Proof, Readback, ReceivePolicy, RelPath, RunMode, Selection,
@@ -374,16 +378,13 @@ fn attributes_are_read_without_opening_the_file() {
     assert_eq!(opened(Preserve::ALL), opened(Preserve::default()));
 }
 
-#[test]
-fn a_file_that_was_not_completely_read_back_is_not_installed() {
-    let dir = tempfile::tempdir().unwrap();
-    let (src, dst) = places(dir.path());
-    fs::write(src.join("f"), contents(3 * MIB, 1)).unwrap();
+/// Ends a job, started by `start` on a disk, while `thread` reads its file back.
+fn stop_read_back(thread: &'static str, start: impl FnOnce(Disk) -> Pair) {
     let (begun, has_begun) = mpsc::channel();
     let (stop, stopped) = mpsc::channel::<()>();
     let channels = Mutex::new(Some((begun, stopped)));
-    let rule = move |thread: &str, call| {
-        if thread == "haul-commit"
+    let disk = Disk::new(move |_, call| {
+        if std::thread::current().name() == Some(thread)
             && matches!(call, Call::Read(_))
             && let Some((begun, stopped)) = channels.lock().unwrap().take()
         {
@@ -391,18 +392,47 @@ fn a_file_that_was_not_completely_read_back_is_not_installed() {
             stopped.recv().unwrap_err();
         }
         Verdict::Pass
-    };
-    let receive_policy = ReceivePolicy { readback: Readback::FromDisk, ..cached() };
-    let Pair { mut send, mut receive } =
-        pair(&src, &dst, ReceiveOptions { receive_policy, ..options() }, rule);
+    });
+    let Pair { mut send, mut receive } = start(disk);
     Pump::default().run(&mut *send.source, &mut *receive.sink, &|| false);
     has_begun.recv().unwrap();
     receive.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
     drop(stop);
     assert_eq!(receive.handle.join().unwrap_err().message, "stopped by hand");
-    assert!(send.handle.join().is_err());
+    assert_eq!(send.handle.join().unwrap_err().message, "stopped by hand");
+}
+
+fn read_back() -> ReceiveOptions {
+    let receive_policy = ReceivePolicy { readback: Readback::FromDisk, ..cached() };
+    ReceiveOptions { receive_policy, ..options() }
+}
+
+#[test]
+fn a_file_that_was_not_completely_read_back_is_not_installed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::write(src.join("f"), contents(3 * MIB, 1)).unwrap();
+    let sources = vec![[&bytes(&src)[..], b"/."].concat()];
+    stop_read_back("haul-commit", |disk| {
+        disk.run(|| start(sources, &dst, Layout::Into, SendLimits::default(), read_back())).unwrap()
+    });
     assert!(!dst.join("f").exists());
     assert_resumable(&dst);
+}
+
+#[test]
+fn a_stream_that_was_not_completely_read_back_is_not_installed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = link_pair();
+    let destination = bytes(&dir.path().join("f"));
+    stop_read_back("haul-receive", |disk| {
+        let input = Box::new(Cursor::new(contents(3 * MIB, 1)));
+        Pair {
+            receive: disk.run(|| receive_stream(&destination, &Root::Anywhere, b, read_back())).unwrap(),
+            send: send_stream(input, a, SendLimits::default()).unwrap(),
+        }
+    });
+    assert_eq!(names_below(dir.path()).len(), 0);
 }
 
 #[test]
