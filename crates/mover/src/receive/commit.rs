@@ -21,11 +21,9 @@ use crate::fault::{IoFault, path_fault, show};
 use crate::link::send_list;
 use crate::receive::decide::discard_superseded;
 use crate::receive::delete::{self, is_obstacle};
-use crate::receive::metadata::{
-    DIRECTORY_BITS, FILE_BITS, Metadata, MetadataFailures, correct_time, has_mode, same_time,
-};
+use crate::receive::metadata::{DIRECTORY_BITS, FILE_BITS, Metadata, MetadataFailures, has_mode, same_time};
 use crate::receive::place::files::collision;
-use crate::receive::place::links::{HardLink, LinkOutcome};
+use crate::receive::place::links::{HardLink, LinkOutcome, has_target};
 use crate::receive::place::replaceable;
 use crate::receive::shared::{CommitEvent, Shared, text};
 use crate::receive::sync::{self, Syncs};
@@ -254,6 +252,7 @@ impl Committer {
         let (count, mut group) = (entries.len(), Syncs::default());
         // Before the final permissions, which may forbid this user to open the file again.
         if self.shared.receive_policy.readback != Readback::No {
+            // Only clean pages are dropped from the page cache (posix_fadvise(2)).
             entries = self.for_each(entries, |Self { shared, .. }, entry, path| {
                 let synced = group.contents(&shared.place.file(entry, || path.to_vec())?, count);
                 synced.map_err(|errno| IoFault::destination("sync", path, errno))
@@ -330,17 +329,13 @@ impl Committer {
     }
 
     fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>, is_new: bool) -> Result<(), Errno> {
-        let expected = self.shared.metadata_of(entry);
-        match self.shared.metadata.apply(fd, &expected) {
-            Ok(metadata_failures) => self.shared.note(path, metadata_failures),
-            // The file system has no permissions, or maps all users to one.
-            Err(Errno::PERM) if is_new => {
-                self.shared.note_permissions(path, Errno::PERM);
-                let _ = correct_time(fd, expected.attributes.mtime);
-            }
-            Err(errno) => return Err(errno),
+        let applied = self.shared.metadata.apply(fd, &self.shared.metadata_of(entry));
+        // The file system has no permissions, or maps all users to one.
+        if is_new && applied == Err(Errno::PERM) {
+            self.shared.note_permissions(path, Errno::PERM);
+            return Ok(());
         }
-        Ok(())
+        applied.map(|failures| self.shared.note(path, failures))
     }
 
     /// Finishes links or directories, which are counted in `settled` already. `finish` returns a directory on
@@ -409,7 +404,7 @@ impl Committer {
         let target = self.shared.table(|table| table.target(entry).to_vec());
         if self.shared.is_dry_run() {
             self.shared.place.may_link(path, &target)?;
-            let is_there = self.shared.place.has_link(path, &target);
+            let is_there = self.shared.place.dir_entry(path).is_ok_and(|dirent| has_target(&dirent, &target));
             self.shared.report_item(path, if is_there { Action::Keep } else { Action::Link })?;
             return Ok(None);
         }

@@ -55,7 +55,19 @@ impl MessageHandler {
     }
 
     fn decide_file(&mut self, entry: u32, path: &[u8]) -> Decision {
-        match self.verdict(entry, path) {
+        let verdict = self.verdict(entry, path);
+        // Fails before the contents are transferred.
+        if matches!(verdict, Verdict::Send(None))
+            && let Err(io_fault) = self.found(entry, Kind::File(0), path)
+        {
+            return self.fail(entry, io_fault.fault);
+        }
+        if matches!(verdict, Verdict::Compare | Verdict::Send(_))
+            && let Some(decision) = self.resume_leftover(entry, path)
+        {
+            return decision;
+        }
+        match verdict {
             // The job created it under another name.
             Verdict::Keep(existing) | Verdict::KeepNewer(existing)
                 if !self.shared.place.claim_kept(path, &existing) =>
@@ -70,19 +82,8 @@ impl MessageHandler {
                 self.keep(entry)
             }
             Verdict::KeepNewer(_) => self.keep(entry),
-            Verdict::Compare => match self.resume_leftover(entry, path) {
-                Some(decision) => decision,
-                None => self.compare(entry, None).map(|()| EntryRequest::Compare),
-            },
-            Verdict::Send(existing) => {
-                // Fails before the contents are transferred. Any file at this name may be replaced.
-                if existing.is_none()
-                    && let Err(io_fault) = self.found(entry, Kind::File(0), path)
-                {
-                    return self.fail(entry, io_fault.fault);
-                }
-                self.resume_or_send(entry, path, existing.as_ref())
-            }
+            Verdict::Compare => self.compare(entry, None).map(|()| EntryRequest::Compare),
+            Verdict::Send(existing) => self.extend_or_send(entry, path, existing.as_ref()),
         }
     }
 
@@ -136,10 +137,7 @@ impl MessageHandler {
         None
     }
 
-    fn resume_or_send(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Decision {
-        if let Some(decision) = self.resume_leftover(entry, path) {
-            return decision;
-        }
+    fn extend_or_send(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Decision {
         let (identity, _) = self.shared.identity(entry, path);
         match self.extendable_bytes(entry, existing) {
             Some(have) if self.shared.place.copy_existing(entry, path, have, &identity) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use haul_wire::control::{Extras, Keep, Ownership, Preserve, Xattr};
-use rustix::fs::{AtFlags, FsWord, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, euid, is_member, is_root};
@@ -71,18 +71,13 @@ pub(crate) fn has_mode(existing: &Stat, mode: u32) -> bool {
     mode_for(mode_of(existing), mode, FILE_BITS) == mode_of(existing)
 }
 
-/// Resolutions in nanoseconds with which file systems store times: most; NTFS and SMB; some of user space; exFAT;
-/// old ones.
-const RESOLUTIONS: [u32; 5] = [1, 100, 1_000, 10_000_000, 1_000_000_000];
-
-/// Whether a file's modification time equals `expected`, rounded down as a file system may store it.
+/// Whether a file's modification time equals `expected`, perhaps rounded down by the file system: to 100 ns (NTFS,
+/// SMB), 1 us, 10 ms (exFAT) or 1 s.
 pub(crate) fn same_time(existing: &Stat, expected: Mtime) -> bool {
     let existing = Mtime::of(existing);
-    let is_rounded = |resolution| existing.nanos == expected.nanos - expected.nanos % resolution;
-    existing.secs == expected.secs && RESOLUTIONS.into_iter().any(is_rounded)
+    let is_rounded = |to| existing.nanos == expected.nanos - expected.nanos % to;
+    existing.secs == expected.secs && [1, 100, 1_000, 10_000_000, 1_000_000_000].into_iter().any(is_rounded)
 }
-
-const OWNER_WRITES: u32 = 0o200;
 
 /// Extras by entry, without values that are not permitted. Consecutive entries with equal extras share them.
 #[derive(Default)]
@@ -159,11 +154,11 @@ impl MetadataWriter {
         Extras { owner: extras.owner.clone(), xattrs, acls, left_out: extras.left_out }
     }
 
-    /// Sets all metadata of an open file or directory that differs, the modification time last.
+    /// Sets all metadata of an open file or directory that differs, the modification time last and in any case.
     pub(crate) fn apply(&self, fd: BorrowedFd<'_>, expected: &Metadata) -> Result<MetadataFailures, Errno> {
-        let metadata_failures = self.apply_but_time(fd, expected)?;
+        let applied = self.apply_but_time(fd, expected);
         correct_time(fd, expected.attributes.mtime)?;
-        Ok(metadata_failures)
+        applied
     }
 
     pub(crate) fn apply_but_time(
@@ -357,12 +352,12 @@ fn with_write_permission(fd: BorrowedFd<'_>, change: impl Fn() -> Result<(), Err
     if done != Err(Errno::ACCESS) {
         return done;
     }
-    let mode = mode_of(&fstat(fd)?);
-    if mode & OWNER_WRITES != 0 || fchmod(fd, Mode::from_raw_mode(mode | OWNER_WRITES)).is_err() {
+    let mode = Mode::from_raw_mode(fstat(fd)?.st_mode);
+    if mode.contains(Mode::WUSR) || fchmod(fd, mode | Mode::WUSR).is_err() {
         return done;
     }
     let changed = change();
-    fchmod(fd, Mode::from_raw_mode(mode))?;
+    fchmod(fd, mode)?;
     changed
 }
 
@@ -442,17 +437,15 @@ impl Place {
     }
 }
 
-/// Type of a FAT file system in statfs(2). It has no unnamed files.
-const FAT: FsWord = 0x4d44;
-
 /// Returns a time as the file system stores it, tested with an unnamed file (`O_TMPFILE`).
-fn stored_time(dirent: &DirEntry<'_>, Mtime { secs, nanos }: Mtime) -> Result<Mtime, Errno> {
-    if fstatfs(&dirent.directory)?.f_type == FAT {
-        return Ok(Mtime { secs: secs & !1, nanos: 0 });
+fn stored_time(dirent: &DirEntry<'_>, expected: Mtime) -> Result<Mtime, Errno> {
+    // FAT (statfs(2)) has no unnamed files.
+    if fstatfs(&dirent.directory)?.f_type == 0x4d44 {
+        return Ok(Mtime { secs: expected.secs & !1, nanos: 0 });
     }
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(dirent.directory.as_fd(), ".", flags, Mode::RUSR | Mode::WUSR)?;
-    futimens(&file, &modified_at(Mtime { secs, nanos }))?;
+    futimens(&file, &modified_at(expected))?;
     Ok(Mtime::of(&fstat(&file)?))
 }
 

@@ -19,8 +19,7 @@ use crate::identity::FileId;
 use crate::journal::{Claim, FileIdentity, Journal, is_ours};
 use crate::receive::options::ReceiveOptions;
 use crate::receive::place::base::{Base, PRIVATE_DIRECTORY, Presence};
-use crate::receive::place::files::OpenFiles;
-use crate::receive::place::files::{Installed, collision, folds, has_one_name};
+use crate::receive::place::files::{Installed, OpenFiles, collision, folds, has_one_name};
 use crate::receive::place::space::Space;
 use crate::root::{Links, open_beneath, split};
 use crate::storage::{
@@ -151,14 +150,12 @@ impl Place {
     /// folds names; otherwise the job's file is gone and its inode number was reused.
     fn is_installed(&self, existing: &Stat, dirent: &DirEntry<'_>) -> bool {
         let (id, directory, name) = (FileId::of(existing), &dirent.directory, dirent.name());
-        let has_one_name = has_one_name(existing);
-        let may_fold = || folds(directory, name, id);
-        let is_collision =
-            |names: Vec<Vec<u8>>| !names.iter().any(|listed| listed == name) || has_one_name && may_fold();
+        let (has_one_name, may_fold) = (has_one_name(existing), || folds(directory, name, id));
+        let is_listed = |names: Vec<Vec<u8>>| names.iter().any(|listed| listed == name);
         // Lists no directory for each of a file's hard links.
         self.installed.has(id)
             && (has_one_name || may_fold())
-            && storage::names(directory).is_ok_and(is_collision)
+            && storage::names(directory).is_ok_and(|names| !is_listed(names) || has_one_name && may_fold())
     }
 
     pub(crate) fn dir_entry<'p>(&self, path: &'p [u8]) -> Result<DirEntry<'p>, IoFault> {
@@ -202,28 +199,24 @@ impl Place {
             journal.record_created(name, path);
         }
         let mode = Mode::from_raw_mode(PRIVATE_DIRECTORY);
-        match self.with_access(&dirent, || mkdirat(&dirent.directory, dirent.name(), mode)) {
-            Ok(()) => {
-                let _ = self.is_other_directory(&dirent);
-                Ok(true)
-            }
-            Err(Errno::EXIST) => {
-                let existing = dirent.stat_if_any()?;
-                check_kind(Kind::Directory, existing.as_ref().map(kind_of), path)?;
-                if self.is_other_directory(&dirent) {
-                    return Err(collision(path));
-                }
-                // Otherwise the files in it could not be found.
-                if existing
-                    .is_some_and(|existing| !Mode::from_raw_mode(existing.st_mode).contains(Mode::XUSR))
-                    && let Ok(directory) = self.directory(&dirent.local)
-                {
-                    let _ = self.relax_permissions(&dirent.local, &directory);
-                }
-                Ok(false)
-            }
-            Err(errno) => Err(dirent.cannot_create("create the directory", errno)),
+        let is_new = match self.with_access(&dirent, || mkdirat(&dirent.directory, dirent.name(), mode)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(dirent.cannot_create("create the directory", errno)),
+        };
+        let existing = dirent.stat_if_any()?;
+        check_kind(Kind::Directory, existing.as_ref().map(kind_of), path)?;
+        let Some(existing) = existing else { return Ok(is_new) };
+        // It may belong to the set under another name.
+        if !self.claims(&existing, &dirent) && !is_new {
+            return Err(collision(path));
         }
+        // Otherwise the files in it could not be found.
+        let is_searchable = Mode::from_raw_mode(existing.st_mode).contains(Mode::XUSR);
+        if !is_searchable && let Ok(directory) = self.directory(&dirent.local) {
+            let _ = self.relax_permissions(&dirent.local, &directory);
+        }
+        Ok(is_new)
     }
 
     pub(crate) fn create(
@@ -308,12 +301,6 @@ impl Place {
         {
             journal.cleanup_failed();
         }
-    }
-
-    /// Whether an existing directory belongs to the set under another name.
-    fn is_other_directory(&self, dirent: &DirEntry<'_>) -> bool {
-        let stat = dirent.stat();
-        stat.is_ok_and(|stat| !self.claims(&stat, dirent))
     }
 
     /// Returns the directory of the installed file, and whether it replaced a file.
@@ -431,10 +418,9 @@ impl Place {
             return false;
         };
         let old = claim.part.as_slice();
-        let Ok(part) = lstatat(&dirent.directory, old) else { return false };
-        if !is_ours(&part) {
-            return false;
-        }
+        let opened = open_in(&dirent.directory, old, OFlags::PATH | OFlags::NOFOLLOW);
+        let found = opened.and_then(|part| Ok((fstat(&part)?, part)));
+        let Some((stat, part)) = found.ok().filter(|(stat, _)| is_ours(stat)) else { return false };
         // Recorded before the rename: if the process is killed, one of the two journals has its current name.
         journal.record_directory(dirent.parent());
         journal.begin(entry, identity);
@@ -444,14 +430,9 @@ impl Place {
             journal.file_removed(entry);
             return false;
         }
-        self.open_files.lock().expect(entry, FileId::of(&part));
-        // It may have its final permissions already, which can forbid this user to open it.
-        let unopened = open_in(&dirent.directory, self.temporary(entry), OFlags::PATH | OFlags::NOFOLLOW);
-        if let Ok(file) = unopened
-            && fstat(&file).is_ok_and(|stat| is_ours(&stat))
-        {
-            let _ = fchmod(file, Mode::RUSR | Mode::WUSR);
-        }
+        self.open_files.lock().expect(entry, FileId::of(&stat));
+        // Its final permissions, if set already, can forbid this user to open it.
+        let _ = fchmod(part, Mode::RUSR | Mode::WUSR);
         // Holes and bytes beyond the end are not part of the stream, so they are not verified. Checks
         // `is_ours` again: the file may have got a further hard link meanwhile.
         let is_shaped = self.file(entry, || path.to_vec()).is_ok_and(|file| {

@@ -23,7 +23,7 @@ use crate::fault::{IoFault, Scope, violation};
 use crate::job::job_ended;
 use crate::receive::place::files::digest_mismatch;
 use crate::receive::shared::{Check, CommitEvent, Comparison, Shared, Written, text};
-use crate::storage::{fdatasync, read_exact_at};
+use crate::storage::read_exact_at;
 use crate::stream::Shape;
 use crate::tree::{Groups, Tree, Value};
 
@@ -132,8 +132,9 @@ impl Verifier {
         Ok(compared)
     }
 
-    fn compared(&mut self, entry: u32) -> Option<&mut FileComparison> {
-        self.hashing.get_mut(&entry)?.compared.as_deref_mut()
+    fn comparison(&mut self, entry: u32) -> Option<(&mut Tree, &mut FileComparison)> {
+        let Hashing { tree, compared, .. } = self.hashing.get_mut(&entry)?;
+        Some((tree, compared.as_deref_mut()?))
     }
 
     fn written(&mut self, written: &Written) -> Result<(), Fault> {
@@ -185,7 +186,7 @@ impl Verifier {
     /// failure, a journal can claim more than the file contains.
     fn unreadable(&mut self, entry: u32, group: u32, io_fault: IoFault) -> Result<(), Fault> {
         let given_up = self.shared.ledger.lock().table.state(entry) == EntryState::Failed;
-        let is_existing = self.compared(entry).is_some_and(|c| c.unchecked.contains(&group));
+        let is_existing = self.comparison(entry).is_some_and(|(_, c)| c.unchecked.contains(&group));
         match io_fault.scope {
             _ if given_up => Ok(()),
             _ if is_existing => self.differs(entry, group),
@@ -230,9 +231,7 @@ impl Verifier {
     }
 
     fn existing_hashed(&mut self, entry: u32, group: u32, value: Option<Value>) -> Result<(), Fault> {
-        let Some(Hashing { tree, compared: Some(_), .. }) = self.hashing.get_mut(&entry) else {
-            return Ok(());
-        };
+        let Some((tree, _)) = self.comparison(entry) else { return Ok(()) };
         let Some(value) = value else {
             return self.differs(entry, group);
         };
@@ -243,14 +242,14 @@ impl Verifier {
 
     fn proof(&mut self, proof: &Proof) -> Result<(), Fault> {
         // The rest of the proof of a file that is settled or known to differ is ignored.
-        let Some(entry) = u32::try_from(proof.entry).ok().filter(|&entry| self.compared(entry).is_some())
+        let Some(entry) = u32::try_from(proof.entry).ok().filter(|&entry| self.comparison(entry).is_some())
         else {
             return Ok(());
         };
         let foreign = || violation("a proof of a group that the file does not have");
         let first = u32::try_from(proof.first).map_err(|_| foreign())?;
         for (at, &value) in (u64::from(first)..).zip(&proof.values) {
-            let Some(compared) = self.compared(entry) else { return Ok(()) };
+            let Some((_, compared)) = self.comparison(entry) else { return Ok(()) };
             let group = u32::try_from(at).ok().filter(|&g| g < compared.proofs.groups.count());
             let group = group.ok_or_else(foreign)?;
             compared.proofs.set(group, value);
@@ -260,9 +259,7 @@ impl Verifier {
     }
 
     fn check_group(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
-        let Some(Hashing { tree, compared: Some(compared), .. }) = self.hashing.get_mut(&entry) else {
-            return Ok(());
-        };
+        let Some((tree, compared)) = self.comparison(entry) else { return Ok(()) };
         let (Some(ours), Some(theirs)) = (tree.get(group), compared.proofs.get(group)) else {
             return Ok(());
         };
@@ -277,9 +274,7 @@ impl Verifier {
     }
 
     fn differs(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
-        let Some(Hashing { tree, compared: Some(compared), .. }) = self.hashing.get_mut(&entry) else {
-            return Ok(());
-        };
+        let Some((tree, compared)) = self.comparison(entry) else { return Ok(()) };
         let Some(requested) = &mut compared.requested else {
             // Sending the request may block, while more would be read.
             compared.is_over.store(true, Relaxed);
@@ -426,13 +421,11 @@ pub(crate) fn hash_group(file: &File, shape: &Shape, group: u32, buffer: &mut [u
     Ok(groups.value(&hasher))
 }
 
-/// Reads a complete, verified file back from disk and compares its digest.
+/// Reads a complete, verified and synced file back from disk and compares its digest.
 pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [u8]) -> Result<(), IoFault> {
     let (shape, digest) = shared.table(|table| (table.shape(entry), table.digest(entry).copied()));
     let path = || shared.path(entry);
     let io_fault = |errno| IoFault::destination("read back", &path(), errno);
-    // Only clean pages are dropped from the page cache (posix_fadvise(2)).
-    fdatasync(file).map_err(io_fault)?;
     // May fail: in-memory file systems have no page cache to drop.
     let _ = fadvise(file, 0, None, Advice::DontNeed);
     let groups = Groups::of(shape.len);

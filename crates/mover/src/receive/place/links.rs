@@ -136,10 +136,6 @@ impl Place {
         self.dir_entry(path).map_or(Ok(()), |dirent| must_not_lose_target(&dirent, target))
     }
 
-    pub(crate) fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
-        self.dir_entry(path).is_ok_and(|dirent| has_target(&dirent, target))
-    }
-
     /// Ensures that a symbolic link exists, and returns its directory. `apply` receives the link, opened with
     /// `O_PATH`, before its time is set. An existing link with this target is reused, unless
     /// [`Place::may_be_shared`].
@@ -172,8 +168,8 @@ impl Place {
             let link = open_link(&dirent.directory, name.as_bytes())?;
             self.installed.add(FileId::of(&fstat(&link)?));
             apply(link.as_fd());
-            let _ = set_on_path(&link, mtime);
-            Ok(())
+            // Another user may own it, if the file system maps all users to one.
+            set_on_path(&link, mtime).or_else(|errno| if errno == Errno::PERM { Ok(()) } else { Err(errno) })
         });
         made.map_err(dirent.fail("create the link"))?;
         Ok((LinkOutcome::Name, dirent.directory))
@@ -236,6 +232,6 @@ fn is_inside(dirent: &DirEntry<'_>, target: &[u8], directory: FileId) -> bool {
     innermost.into_iter().flat_map(ancestors).any(|(_, stat)| FileId::of(&stat) == directory)
 }
 
-fn has_target(dirent: &DirEntry<'_>, target: &[u8]) -> bool {
+pub(crate) fn has_target(dirent: &DirEntry<'_>, target: &[u8]) -> bool {
     readlinkat(&dirent.directory, dirent.name()).is_ok_and(|existing| existing == target)
 }
