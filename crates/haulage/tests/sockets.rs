@@ -11,13 +11,18 @@ use haul_testing::{block_on, send_until_full};
 use haulage::config::ScalableConfig;
 use haulage::stack::{MessageSink, MessageSource, Part, SendError as MessageError};
 use haulage::{
-    AcceptError, Accepted, Connection, ConnectionError, Endpoint, Ends, Event, LawChange, LawRequestError,
-    ListenOptions, Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
+    AcceptError, Accepted, ByteWriter, Connection, ConnectionError, Endpoint, Ends, Event, LawChange,
+    LawRequestError, ListenOptions, Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError,
+    preset,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 fn bulk() -> Recipe {
     preset("bulk").unwrap()
+}
+
+fn open_writer(url: &str, recipe: &Recipe, options: &Options) -> Result<ByteWriter, OpenError> {
+    Endpoint::client().unwrap().open_writer(url, recipe, options).wait()
 }
 
 fn listener() -> Listener {
@@ -224,9 +229,7 @@ fn a_stream_that_is_cut_has_not_ended() {
     let url = listener.url("127.0.0.1");
     let open = || {
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| {
-                Endpoint::client().unwrap().open_writer(&url, &bulk(), &Options::default()).wait().unwrap()
-            });
+            let writer = scope.spawn(|| open_writer(&url, &bulk(), &Options::default()).unwrap());
             let reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
             (writer.join().unwrap(), reader)
         })
@@ -396,7 +399,7 @@ fn every_object_recipe_carries_and_counts_a_byte_stream() {
             reader.read_to_end(&mut bytes).unwrap();
             (bytes, reader.statistics())
         });
-        let mut writer = Endpoint::client().unwrap().open_writer(&url, &recipe, &options).wait().unwrap();
+        let mut writer = open_writer(&url, &recipe, &options).unwrap();
         writer.write_all(&data).unwrap();
         writer.finish().wait_for(TIMEOUT).unwrap();
         let sent = writer.statistics();
@@ -409,12 +412,8 @@ fn every_object_recipe_carries_and_counts_a_byte_stream() {
         );
         assert!(writer.write(b"more").is_err(), "the stream was finished");
     }
-    let listener = listener();
-    let error = Endpoint::client()
-        .unwrap()
-        .open_writer(&listener.url("127.0.0.1"), &preset("msg").unwrap(), &Options::default())
-        .wait();
-    let error = error.unwrap_err().to_string();
+    let (listener, msg) = (listener(), preset("msg").unwrap());
+    let error = open_writer(&listener.url("127.0.0.1"), &msg, &Options::default()).unwrap_err().to_string();
     assert!(error.contains("msg: it does not carry an object"), "{error}");
 }
 
@@ -422,9 +421,7 @@ fn every_object_recipe_carries_and_counts_a_byte_stream() {
 fn a_writer_times_out_and_can_retry() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
-    let opening = std::thread::spawn(move || {
-        Endpoint::client().unwrap().open_writer(&url, &bulk(), &Options::default()).wait().unwrap()
-    });
+    let opening = std::thread::spawn(move || open_writer(&url, &bulk(), &Options::default()).unwrap());
     let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
     let mut writer = opening.join().unwrap();
     let piece = vec![7; 10_000_000];
@@ -455,8 +452,7 @@ fn a_stream_can_be_longer_than_its_send_buffer() {
         let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
         std::io::copy(&mut reader, &mut std::io::sink()).unwrap()
     });
-    let mut writer =
-        Endpoint::client().unwrap().open_writer(&url, &bulk(), &Options::default()).wait().unwrap();
+    let mut writer = open_writer(&url, &bulk(), &Options::default()).unwrap();
     let piece = vec![7; 1_000_000];
     for _ in 0..200 {
         let mut rest = &piece[..];
@@ -482,7 +478,7 @@ fn the_law_of_a_stream_changes_while_it_runs() {
         });
         // Sending it all would take four minutes.
         let options = Options { rate: Some(Rate::from_bps(1_000_000)), ..Options::default() };
-        let mut writer = Endpoint::client().unwrap().open_writer(&url, &bulk(), &options).wait().unwrap();
+        let mut writer = open_writer(&url, &bulk(), &options).unwrap();
         let (first, rest) = data.split_at(100_000);
         writer.write_all(first).unwrap();
         let refused = writer.set_law(&controller("frobnicate")).unwrap_err();
@@ -527,8 +523,7 @@ fn a_reader_requests_another_law_and_the_writer_decides() {
             assert!(matches!(requests.request(&slow).unwrap_err(), LawRequestError::Ended(_)));
             bytes
         });
-        let mut writer =
-            Endpoint::client().unwrap().open_writer(&url, &bulk(), &Options::default()).wait().unwrap();
+        let mut writer = open_writer(&url, &bulk(), &Options::default()).unwrap();
         writer.write_all(b"bytes").unwrap();
         let started = Instant::now();
         let received = loop {
@@ -561,7 +556,7 @@ fn no_timeout_is_too_long() {
     let (_b, mut reader) = server.accept_stream().wait_for(Duration::MAX).unwrap();
     assert_eq!(reader.read_some(&mut [0; 9]).wait_for(Duration::MAX).unwrap(), 1);
     let (opened, accepted) = std::thread::scope(|scope| {
-        let opened = scope.spawn(|| Endpoint::client().unwrap().open_writer(&url, &bulk(), &options).wait());
+        let opened = scope.spawn(|| open_writer(&url, &bulk(), &options));
         let accepted = listener.accept_any().wait_for(Duration::MAX).unwrap();
         (opened.join().unwrap(), accepted)
     });
