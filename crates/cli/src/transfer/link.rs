@@ -50,7 +50,7 @@ struct LinkState {
     /// The last quota, for a transfer that starts later.
     quota: Option<Rate>,
     /// Set if the client may change the law: at a server that sends.
-    law: Option<AskedLaw>,
+    law: Option<RequestedLaw>,
     /// Hashes of faults that this side has sent: a receiver repeats why the sender could not read an entry.
     sent_faults: HashSet<u64>,
 }
@@ -80,14 +80,14 @@ impl Sides {
         if let Some(rate) = state.quota {
             transfer.set_quota(rate);
         }
-        if let Some(law) = state.law.as_ref().and_then(AskedLaw::initial_law) {
+        if let Some(law) = state.law.as_ref().and_then(RequestedLaw::initial_law) {
             transfer.switch_law(law);
         }
     }
 
     /// Lets the client change the `agreed` law, within `limits`.
     pub(crate) fn permit_law(&self, agreed: Part, limits: LawLimits) {
-        self.state.lock().law = Some(AskedLaw { asked: agreed, is_changed: false, limits });
+        self.state.lock().law = Some(RequestedLaw { requested: agreed, is_changed: false, limits });
     }
 
     /// Changes the law if the client may do that, otherwise gives the message back.
@@ -243,31 +243,31 @@ impl LawLimits {
 }
 
 #[derive(Debug)]
-struct AskedLaw {
+struct RequestedLaw {
     /// Without the limits, as the client has it: both sides check changes against the same law.
-    asked: Part,
+    requested: Part,
     is_changed: bool,
     limits: LawLimits,
 }
 
-impl AskedLaw {
+impl RequestedLaw {
     /// Returns the law from now on; `None` if there is none within the limits, so that the running one stays.
     /// Fails if the law is invalid, which the client should have noticed itself.
     fn change(&mut self, changes: &[(String, String)]) -> Result<Option<ChosenLaw>, ControllerError> {
-        let change = LawChange::parse(&self.asked, changes)?;
-        let chosen = ChosenLaw::change(&mut self.asked, &change)?;
+        let change = LawChange::parse(&self.requested, changes)?;
+        let chosen = ChosenLaw::change(&mut self.requested, &change)?;
         self.is_changed = true;
         Ok(self.limited(chosen))
     }
 
     /// Returns the law for the start of a transfer, if it was changed before.
     fn initial_law(&self) -> Option<ChosenLaw> {
-        let chosen = self.is_changed.then(|| ChosenLaw::check(&self.asked).ok()).flatten();
+        let chosen = self.is_changed.then(|| ChosenLaw::check(&self.requested).ok()).flatten();
         chosen.and_then(|chosen| self.limited(chosen))
     }
 
     fn limited(&self, chosen: ChosenLaw) -> Option<ChosenLaw> {
-        let limited = chosen.within(&self.asked, |law| self.limits.apply(law));
+        let limited = chosen.within(&self.requested, |law| self.limits.apply(law));
         limited.inspect_err(|error| tracing::debug!(%error, "no law within the server's limits")).ok()
     }
 }
@@ -446,8 +446,8 @@ mod law_tests {
         let rules = [("switch".to_owned(), "after 1s -> cubic".to_owned())];
         for (controller, kept) in [(Some("bbr"), ""), (None, "after 1s -> cubic")] {
             let limits = LawLimits { rate: None, controller };
-            let mut asked = AskedLaw { asked: agreed.clone(), is_changed: false, limits };
-            let law = asked.change(&rules).unwrap().unwrap();
+            let mut requested = RequestedLaw { requested: agreed.clone(), is_changed: false, limits };
+            let law = requested.change(&rules).unwrap().unwrap();
             assert_eq!(law.rules(), kept, "{controller:?}");
         }
     }

@@ -52,7 +52,7 @@ fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, measured: &Meas
     report.elapsed = elapsed;
     report.goodput = Rate::from_transfer(report.bytes.saturating_sub(report.resumed_bytes), elapsed);
     let mut ceiling = sides.ceiling;
-    for (name, value) in &measured.asked {
+    for (name, value) in &measured.requested {
         match name.as_str() {
             "controller" => report.controller.clone_from(value),
             "rate" => (ceiling, report.capacity) = (None, None),

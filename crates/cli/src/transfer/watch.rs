@@ -72,7 +72,7 @@ pub(crate) struct Measured {
     pub data_cpu: Span,
     pub moving: Span,
     /// Changes of the law that this side has requested.
-    pub asked: Vec<(String, String)>,
+    pub requested: Vec<(String, String)>,
 }
 
 impl<'a> Watch<'a> {
@@ -156,17 +156,17 @@ impl<'a> Watch<'a> {
     pub(crate) fn stop(self) -> Measured {
         let Self { sides, transfer, law, moving, .. } = self;
         let (data_cpu, mut counters) = (transfer.cpu(), transfer.counters());
-        let mut asked = Vec::new();
+        let mut requested = Vec::new();
         if let (Law::Theirs(requests), Some(agreed)) = (law, &sides.agreed) {
             let (law, agreed) = (requests.law().map(Part::texts), agreed.texts());
-            asked.extend(law.into_iter().flatten().filter(|set| !agreed.contains(set)));
+            requested.extend(law.into_iter().flatten().filter(|set| !agreed.contains(set)));
         }
         // Only the threads of a job that does not end could hold another reference.
         if let Some(mut transfer) = Arc::into_inner(transfer) {
             counters = transfer.stop();
             write_windows(&sides.context.events, &transfer);
         }
-        Measured { counters, data_cpu, moving, asked }
+        Measured { counters, data_cpu, moving, requested }
     }
 
     /// Writes the limit since the last such event, at most once a second.

@@ -229,7 +229,7 @@ impl Preserver {
     }
 }
 
-/// Adds the attributes to the lists that are wanted, and counts those that cannot be read or exceed
+/// Adds the attributes to the lists that are requested, and counts those that cannot be read or exceed
 /// [`MAX_EXTRAS`] bytes.
 fn add_attributes(extras: &mut Extras, directory: BorrowedFd<'_>, name: &[u8]) {
     let xattr_target = XattrTarget::named(directory, name);
