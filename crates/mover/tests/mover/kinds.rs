@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use haul_mover::{MoveReport, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
-    Equal, FaultCode, HardLinks, Layout, Newer, Ownership, Preserve, ReceivePolicy, RunMode,
+    Entry, EntryKind, Equal, FaultCode, HardLinks, Layout, LinkChoice, Newer, Ownership, Preserve,
+    ReceivePolicy, RunMode, Selection,
 };
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags, getxattr, lgetxattr, setxattr};
 use rustix::io::Errno;
 
 use crate::harness::{
-    Ends, Pair, Pump, all, assert_no_parts, bytes, copy, link_pair, names_below, options, start,
+    Ends, Pair, Pump, all, announced, assert_no_parts, bytes, copy, link_pair, names_below, options, start,
 };
 use crate::trees::{assert_same, contents, set_mode, set_mtime};
 
@@ -106,6 +107,20 @@ fn hard_links_below_a_root_are_separated_whatever_their_names() {
         Pair { send, receive }.run(&Pump::default()).clean();
         assert_same_contents(&src, &dst);
     }
+}
+
+#[test]
+fn hard_links_found_more_often_than_the_file_has_names_stay_hard_links() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a"), "contents").unwrap();
+    fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
+    symlink("a", dir.path().join("c")).unwrap();
+    symlink("b", dir.path().join("d")).unwrap();
+    let follow = Selection { links: LinkChoice::Follow, ..Selection::default() };
+    let source = bytes(&dir.path().join("."));
+    let found = announced(vec![source], &Root::Anywhere, &follow, |_| {}).unwrap();
+    let is_link = |entry: &Entry| matches!(entry.kind, EntryKind::HardLink { entry: 0 });
+    assert_eq!(found.iter().filter(|entry| is_link(entry)).count(), 3, "{found:?}");
 }
 
 #[test]

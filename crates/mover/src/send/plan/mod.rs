@@ -10,6 +10,7 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use haul_wire::control::{ControlMessage, Destination, Entry, EntryKind, Fault, HardLinks, encoded_len};
 use parking_lot::Mutex;
 
+use crate::budget::slot_bytes;
 use crate::identity::Identity;
 use crate::job::{self, spawn_for};
 use crate::send::blocks::SourceFile;
@@ -37,25 +38,9 @@ pub(super) fn run(shared: &Arc<Shared>, walker: Walker) -> Result<(), Fault> {
     job::join(clock).and(done)
 }
 
-/// Files with further hard links that the walk has not reached yet.
-#[derive(Default)]
-pub(crate) struct Names {
-    /// First entry of the file, and number of its names still to come.
-    open: HashMap<Identity, (u32, u64)>,
-}
-
-impl Names {
-    /// Returns the earlier entry of this file. `None`: `entry` is recorded as the first of its `names`.
-    pub(crate) fn first(&mut self, identity: Identity, names: u64, entry: u32) -> Option<u32> {
-        let (first, remaining) = self.open.entry(identity).or_insert((entry, names));
-        let first = *first;
-        *remaining = remaining.saturating_sub(1);
-        if *remaining == 0 {
-            self.open.remove(&identity);
-        }
-        (first != entry).then_some(first)
-    }
-}
+/// First entry of each file with hard links. The walk may find one more often than it has names: through symbolic
+/// links, and in sources that overlap.
+type FirstEntries = HashMap<Identity, u32>;
 
 /// Time after which a found entry is due to be sent.
 const BATCH_AGE: Duration = Duration::from_millis(10);
@@ -81,12 +66,12 @@ impl Announcer {
         if let Some(lineage) = self.shared.lineage.get() {
             walker.check_destination(lineage)?;
         }
-        let mut names = Names::default();
+        let mut first_entries = FirstEntries::default();
         for found in walker.by_ref() {
             if self.shared.stopped() {
                 return Ok(());
             }
-            self.add(found, &mut names)?;
+            self.add(found, &mut first_entries)?;
         }
         self.send(&mut self.batch.lock())?;
         let ledger = self.shared.ledger.lock();
@@ -101,7 +86,7 @@ impl Announcer {
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
     }
 
-    fn add(&self, found: Found, known: &mut Names) -> Result<(), Fault> {
+    fn add(&self, found: Found, first_entries: &mut FirstEntries) -> Result<(), Fault> {
         let Found { mut entry, mut file, names } = found;
         let mut ledger = self.shared.ledger.lock();
         if let Err(fault) = ledger.table.find_parent(&entry) {
@@ -110,12 +95,15 @@ impl Announcer {
         }
         let index = ledger.table.len();
         let keeps_links = self.shared.limits.preserve.hard_links == HardLinks::Keep && names > 1;
-        if let Some((_, identity)) = file.as_ref().filter(|_| keeps_links)
-            && let Some(first) = known.first(*identity, names, index)
-        {
-            entry.kind = EntryKind::HardLink { entry: first.into() };
-            entry.extras = None;
-            file = None;
+        if let Some((_, identity)) = file.as_ref().filter(|_| keeps_links) {
+            let first = *first_entries.entry(*identity).or_insert(index);
+            if first == index {
+                self.shared.budget.take(slot_bytes::<(Identity, u32)>())?;
+            } else {
+                entry.kind = EntryKind::HardLink { entry: first.into() };
+                entry.extras = None;
+                file = None;
+            }
         }
         if let Some(fault) = ledger.table.push(&entry)? {
             ledger.failures.add(entry.path.as_bytes(), fault);
@@ -169,23 +157,5 @@ impl Announcer {
                 jobs.try_for_each(|job| requests.read(&self.shared, job))
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rustix::fs::CWD;
-
-    use super::*;
-    use crate::storage::lstatat;
-
-    #[test]
-    fn a_hard_linked_file_is_forgotten_after_its_last_name() {
-        let identity = Identity::of(&lstatat(CWD, ".").unwrap());
-        let mut names = Names::default();
-        assert_eq!(names.first(identity, 3, 7), None);
-        assert_eq!(names.first(identity, 3, 8), Some(7));
-        assert_eq!(names.first(identity, 3, 9), Some(7));
-        assert!(names.open.is_empty());
     }
 }
