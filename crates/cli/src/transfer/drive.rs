@@ -4,10 +4,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_base::Bytes;
+use haul_base::{Bytes, Span};
 use haul_engine::{EngineError, Session, Transfer, Waker};
 use haul_mover::{ControlLink, JobHandle, MoveReport, Progress, ReceiveJob, ReceiveOptions, SendJob};
-use haul_wire::control::{Fault, ReceivePolicy};
+use haul_wire::control::{ControlMessage, Fault, ReceivePolicy};
 use haulage::Recipe;
 use haulage::config::{DiskAccess, ObjectConfig};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ pub(crate) fn send(
     begin: impl FnOnce(Arc<dyn ControlLink>, Option<Bytes>) -> Result<SendJob, Fault>,
 ) -> Result<RunReport, Fault> {
     let SendJob { source, handle } = begin(sides.clone(), disk_chunk(session.recipe()))?;
-    Ok(run(handle, sides, Side::Sends, |waker| session.start_sending(source, waker)))
+    Ok(run(handle, sides, Side::Sends, sessions::LIMIT, |waker| session.start_sending(source, waker)))
 }
 
 /// Receives what a job writes; `begin` starts it.
@@ -45,7 +45,7 @@ pub(crate) fn receive(
         ..ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip())
     };
     let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;
-    Ok(run(handle, sides, Side::Receives, |waker| session.start_receiving(sink, waker)))
+    Ok(run(handle, sides, Side::Receives, sessions::LIMIT, |waker| session.start_receiving(sink, waker)))
 }
 
 /// Returns the recipe's chunk size if files are read and written by chunks.
@@ -58,6 +58,7 @@ fn run(
     job: JobHandle,
     sides: &Arc<Sides>,
     side: Side,
+    limit: Duration,
     start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
 ) -> RunReport {
     let context = &sides.context;
@@ -80,7 +81,7 @@ fn run(
     if let Some(quota) = &quota {
         quota.restart();
     }
-    let stopped_by = supervise(&job, quota.as_ref(), &mut watch);
+    let stopped_by = supervise(&job, quota.as_ref(), &mut watch, limit);
     drop(quota);
     let notes = job.notes();
     let result = result(job, stopped_by).map_err(|fault| context.cancel.interruption_or(fault, REST_HINT));
@@ -107,23 +108,38 @@ fn result(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault
     Err(fault)
 }
 
-/// Shows and traces the progress until the job ends. Returns the fault if this side has ended it.
-fn supervise(job: &JobHandle, quota: Option<&sessions::QuotaGuard>, watch: &mut Watch<'_>) -> Option<Fault> {
-    let progress = job.progress();
+/// Shows and traces the progress until the job ends. Returns the fault if this side has ended it, after `limit` without
+/// progress of either side.
+fn supervise(
+    job: &JobHandle,
+    quota: Option<&sessions::QuotaGuard>,
+    watch: &mut Watch<'_>,
+    limit: Duration,
+) -> Option<Fault> {
+    let (progress, sides) = (job.progress(), watch.sides);
     let started = Instant::now();
-    let mut idle = ChangeTimer::default();
+    let (mut idle, mut reported) = (ChangeTimer::default(), ChangeTimer::default());
     let mut stopped_by: Option<(Fault, Instant)> = None;
     while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < sessions::END_TIMEOUT)
     {
         // A fiftieth of the elapsed time, so that short copies end soon and long ones wake seldom.
         std::thread::sleep((started.elapsed() / 50).clamp(TICK, LONGEST_TICK));
-        let stall = Stall { duration: idle.age(progress.activity(), Instant::now()), stage: job.stage() };
-        let done = arrived_bytes(watch.transfer.counters().as_ref()).wrapping_add(progress.activity());
+        // One side may work for long without a message of the job.
+        if reported.since.elapsed() >= limit / 30
+            && reported.age(progress.activity(), Instant::now()) == Span::ZERO
+        {
+            // If there is no room, the peer has messages to receive. If it fails, so does the job.
+            let _ = sides.control.send_if_room(&ControlMessage::Counted(sides.ours()));
+        }
+        let activity = progress.activity().wrapping_add(sides.reports());
+        let stall = Stall { duration: idle.age(activity, Instant::now()), stage: job.stage() };
+        let done = arrived_bytes(watch.transfer.counters().as_ref()).wrapping_add(activity);
         watch.update(snapshot(&progress, stall), done, || trace(&progress));
         quota.inspect(|quota| quota.update());
         if stopped_by.is_none() {
-            let failure = || watch.transfer.failure().map(|error| watch.sides.fault(error));
-            let fault = watch.reason_to_stop().or_else(failure).or_else(|| sessions::stall_fault(stall));
+            let failure = || watch.transfer.failure().map(|error| sides.fault(error));
+            let fault =
+                watch.reason_to_stop().or_else(failure).or_else(|| sessions::stall_fault(stall, limit));
             if let Some(fault) = &fault {
                 job.abort(watch.for_peer(fault));
             }
@@ -164,5 +180,67 @@ mod tests {
             let expected = name.starts_with("fobs").then_some(Bytes(100_000_000));
             assert_eq!(disk_chunk(&recipe), expected, "{name}");
         }
+    }
+}
+
+#[cfg(all(test, feature = "faults"))]
+mod limit_tests {
+    use std::fs;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::thread;
+
+    use haul_engine::{ConnectOptions, ListenOptions, Listener, Role, connect};
+    use haul_mover::faults::{Call, Disk, Verdict};
+    use haul_mover::{Root, SendLimits, receive_files, send_files};
+    use haul_wire::control::{BenchLimit, Layout, Readback, Request, Selection};
+
+    use super::*;
+    use crate::args::TransferOptions;
+    use crate::settings::{Preset, Settings};
+    use crate::signals::Cancel;
+    use crate::transfer::Context;
+
+    #[test]
+    fn a_receiver_that_reads_back_for_longer_than_the_limit_is_not_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).into_os_string().into_encoded_bytes();
+        fs::write(dir.path().join("from"), vec![7; 20 << 20]).unwrap();
+        let settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
+        let quiet = Context::quiet(settings, TransferOptions::default(), Cancel::default());
+        let context = Context { role: Role::Server, ..quiet };
+        let listener =
+            Listener::bind(ListenOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
+        let url = listener.url("127.0.0.1", b"");
+        let settings = context.settings.to_wire(BenchLimit::Unlimited);
+        let connecting =
+            thread::spawn(move || connect(&url, ConnectOptions::new(Request::BenchReceive, settings)));
+        let mut server = listener.accept(Duration::from_secs(60)).unwrap().accept().unwrap();
+        let mut client = connecting.join().unwrap().unwrap();
+        let [sender, receiver] =
+            [&server, &client].map(|session| Sides::new(&context, session, Instant::now(), String::new()));
+
+        let (from, all) = (vec![at("from")], Selection::default());
+        let SendJob { source, handle: sending } =
+            send_files(from, Root::Anywhere, &all, sender.clone(), SendLimits::default()).unwrap();
+        // Reads 1 MiB at a time.
+        let slow = Disk::new(|_, call| {
+            if matches!(call, Call::Read(_)) {
+                thread::sleep(Duration::from_millis(200));
+            }
+            Verdict::Pass
+        });
+        let policy = ReceivePolicy { readback: Readback::FromDisk, ..ReceivePolicy::default() };
+        let options = ReceiveOptions::with_policy(1, policy);
+        let begin = || receive_files(&at("to"), &Root::Anywhere, Layout::As, receiver.clone(), options);
+        let ReceiveJob { sink, handle: receiving } = slow.run(begin).unwrap();
+        let limit = Duration::from_millis(1500);
+        let receiving = thread::spawn(move || {
+            run(receiving, &receiver, Side::Receives, limit, |waker| client.start_receiving(sink, waker))
+        });
+        let sent = run(sending, &sender, Side::Sends, limit, |waker| server.start_sending(source, waker));
+        let received = receiving.join().unwrap();
+        assert!(sent.error.is_none() && received.error.is_none(), "{:?} {:?}", sent.error, received.error);
+        assert_eq!((sent.files, received.files), (1, 1));
+        assert!(received.elapsed > Span::from(2 * limit), "{}", received.elapsed);
     }
 }

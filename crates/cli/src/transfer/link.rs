@@ -47,6 +47,8 @@ pub(crate) struct Sides {
 struct LinkState {
     transfer: Weak<Transfer>,
     theirs: Option<Counted>,
+    /// Number of [`Counted`] received.
+    reports: u64,
     /// The last quota, for a transfer that starts later.
     quota: Option<Rate>,
     /// Set if the client may change the law: at a server that sends.
@@ -148,7 +150,9 @@ impl Sides {
         match message {
             ControlMessage::LawChange(changes) => return self.change_law(changes),
             ControlMessage::Counted(theirs) => {
-                self.state.lock().theirs = Some(theirs);
+                let mut state = self.state.lock();
+                state.theirs = Some(theirs);
+                state.reports += 1;
             }
             ControlMessage::Quota { rate_bps } => {
                 let rate = Rate::from_bps(rate_bps);
@@ -187,6 +191,11 @@ impl Sides {
 
     fn hash(&self, fault: &Fault) -> u64 {
         self.hasher.hash_one((fault.code, &fault.message, &fault.hint))
+    }
+
+    /// Returns how often the peer has reported its counters: at the end, and now and then while it makes progress.
+    pub(crate) fn reports(&self) -> u64 {
+        self.state.lock().reports
     }
 
     pub(crate) fn theirs(&self) -> Option<Counted> {

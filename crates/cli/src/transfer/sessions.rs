@@ -130,9 +130,9 @@ impl ChangeTimer {
     }
 }
 
-/// Returns why a job without progress ends, once the time is over.
-pub(crate) fn stall_fault(stall: Stall) -> Option<Fault> {
-    let is_over = Duration::from(stall.duration) >= LIMIT && stall.stage.is_limited();
+/// Returns why a job without progress ends, after the time `limit`.
+pub(crate) fn stall_fault(stall: Stall, limit: Duration) -> Option<Fault> {
+    let is_over = Duration::from(stall.duration) >= limit && stall.stage.is_limited();
     is_over.then(|| {
         Fault::new(
             FaultCode::PeerSilent,
@@ -304,7 +304,8 @@ mod stall_tests {
 
     #[test]
     fn every_stage_but_a_pipe_has_a_limit_and_the_fault_names_it() {
-        let stall = |duration: Duration, stage| stall_fault(Stall { duration: duration.into(), stage });
+        let stall =
+            |duration: Duration, stage| stall_fault(Stall { duration: duration.into(), stage }, LIMIT);
         for stage in [Stage::Requests, Stage::Reading, Stage::Delivery, Stage::Completion] {
             assert_eq!(stall(LIMIT / 2, stage), None);
             let fault = stall(LIMIT, stage).unwrap();
