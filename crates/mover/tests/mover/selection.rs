@@ -5,12 +5,14 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::time::Duration;
 
 use haul_mover::{Root, SendLimits, layout_for, receive_files, send_files};
 use haul_wire::control::{
-    Entry, EntryKind, FaultCode, FileSystems, IgnoreFiles, LinkChoice, RelPath, Rule, Selection, Verdict,
+    ControlMessage, Destination, Entry, EntryKind, FaultCode, FileSystems, IgnoreFiles, Keep, LinkChoice,
+    Preserve, RelPath, Rule, Selection, Verdict,
 };
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+use rustix::fs::{CWD, Mode, OFlags, XattrFlags, mkdirat, openat, setxattr};
 
 use crate::harness::{Pump, all, announced, bytes, link_pair, options};
 use crate::trees::{assert_same, set_mode};
@@ -256,6 +258,33 @@ fn followed_links_send_their_targets() {
     // The source itself is a link.
     assert!(copied(&bytes(&at("s/to-directory")), &Root::Anywhere, &follow(), &at("dst2")).is_empty());
     assert_eq!(fs::read_to_string(at("dst2/f")).unwrap(), "s/real/f");
+}
+
+#[test]
+fn followed_links_send_holes_and_attributes_of_their_targets() {
+    let dir = tree(&["s/", "real"]);
+    let at = |path: &str| dir.path().join(path);
+    symlink("../real", at("s/link")).unwrap();
+    fs::File::options().write(true).open(at("real")).unwrap().set_len(10 << 20).unwrap();
+    if setxattr(at("real"), "user.note", b"kept", XattrFlags::empty()).is_err() {
+        eprintln!("SKIPPED: the file system has no user attributes");
+        return;
+    }
+    let (link, peer) = link_pair();
+    let preserve = Preserve { xattrs: Keep::Preserve, ..Preserve::default() };
+    let limits = SendLimits { preserve, ..SendLimits::default() };
+    let job = send_files(vec![bytes(&at("s/."))], Root::Anywhere, &follow(), link, limits).unwrap();
+    peer.send(ControlMessage::Ready(Destination::Occupied)).unwrap();
+    let entry = loop {
+        if let Some(ControlMessage::Entries(entries)) = peer.recv(Duration::from_secs(60)).unwrap() {
+            break entries.into_iter().next().unwrap();
+        }
+    };
+    drop(job);
+    let EntryKind::File { holes, .. } = &entry.kind else { panic!("{entry:?}") };
+    assert!(!holes.is_empty(), "{entry:?}");
+    let xattrs = entry.extras.unwrap().xattrs.unwrap();
+    assert!(xattrs.iter().any(|xattr| xattr.name == b"user.note" && xattr.value == b"kept"), "{xattrs:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Creates entries from file metadata, with holes and the metadata preserved beyond permissions and time.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::{
@@ -14,7 +14,7 @@ use crate::accounts::{Accounts, is_root};
 use crate::fault::{path_fault, source_fault};
 use crate::identity::Identity;
 use crate::root::SourceRoot;
-use crate::storage::{Mtime, fstat, kind_of, lstatat, open_in, readlinkat, seek};
+use crate::storage::{Mtime, fstat, kind_of, lstatat, readlinkat, seek};
 use crate::xattrs::{Space, XattrTarget};
 
 /// Path of an entry whose source has no name that can be sent.
@@ -38,13 +38,14 @@ pub(super) struct DirEntry<'a> {
 }
 
 impl DirEntry<'_> {
-    /// Returns the metadata, following links if the job does.
-    pub(super) fn stat(&self, links: LinkChoice) -> Result<Stat, Errno> {
+    /// Returns the metadata, and if the name is a link that the job follows, its target, opened without read access.
+    pub(super) fn stat(&self, links: LinkChoice) -> Result<(Stat, Option<OwnedFd>), Errno> {
         let stat = lstatat(self.directory, self.name)?;
         if kind_of(&stat) == FileType::Symlink && links == LinkChoice::Follow {
-            return fstat(self.source_root.open(self.path, OFlags::PATH)?);
+            let target = self.source_root.open(self.path, OFlags::PATH)?;
+            return Ok((fstat(&target)?, Some(target)));
         }
-        Ok(stat)
+        Ok((stat, None))
     }
 
     /// Creates the entry of a name that is not a directory.
@@ -54,7 +55,7 @@ impl DirEntry<'_> {
         match kind_of(stat) {
             FileType::RegularFile => {
                 let identity = Identity::of(stat);
-                let holes = holes(directory, name, stat);
+                let holes = self.holes(stat);
                 let mut found = entry(path, EntryKind::File { size: identity.size, holes }, stat);
                 if matches!(found.entry.kind, EntryKind::File { .. }) {
                     found.file = Some((source_root.clone(), identity));
@@ -72,6 +73,18 @@ impl DirEntry<'_> {
                 refused(FaultCode::SpecialFile, path, &what, "skip it with --exclude")
             }
         }
+    }
+
+    /// Finds the holes of a regular file that has fewer allocated bytes than its size, in order; none if the file
+    /// system cannot report them.
+    fn holes(&self, stat: &Stat) -> Vec<ByteRange> {
+        let size = stat.st_size as u64;
+        if (stat.st_blocks as u64).saturating_mul(512) >= size {
+            return Vec::new();
+        }
+        let opened = self.source_root.open(self.path, OFlags::RDONLY | OFlags::NONBLOCK);
+        // On an error the holes are sent as zeros.
+        largest(opened.and_then(|file| find(&file, size)).unwrap_or_default())
     }
 }
 
@@ -153,20 +166,6 @@ pub(super) fn with_fault(path: &[u8], fault: Fault) -> Found {
 /// Minimum size of a hole in bytes; smaller ones are sent as data, which saves a system call at the receiver.
 const MIN_HOLE: u64 = 4096;
 
-/// Finds the holes of a file that has fewer allocated bytes than its size, in order; none if the file system
-/// cannot report them.
-pub(crate) fn holes(directory: impl AsFd, name: &[u8], stat: &Stat) -> Vec<ByteRange> {
-    let size = stat.st_size as u64;
-    let allocated = (stat.st_blocks as u64).saturating_mul(512);
-    if allocated >= size {
-        return Vec::new();
-    }
-    let found = open_in(directory, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)
-        .and_then(|file| find(&file, size));
-    // On an error the holes are sent as zeros.
-    largest(found.unwrap_or_default())
-}
-
 fn find(file: &impl AsFd, size: u64) -> Result<Vec<ByteRange>, Errno> {
     let mut holes = Vec::new();
     let mut at = 0;
@@ -204,14 +203,19 @@ pub(super) struct Preserver {
 }
 
 impl Preserver {
-    /// Adds the extra metadata of `name` in `directory` to an entry; `.` is the directory itself.
-    pub(crate) fn add_extras(&self, entry: &mut Entry, directory: impl AsFd, name: &[u8], stat: &Stat) {
+    /// Adds the extra metadata to an entry.
+    pub(super) fn add_extras(
+        &self,
+        entry: &mut Entry,
+        xattr_target: impl FnOnce() -> XattrTarget,
+        stat: &Stat,
+    ) {
         if self.preserve.has_extras() && !matches!(entry.kind, EntryKind::Failed(_)) {
-            entry.extras = Some(Box::new(self.extras(directory.as_fd(), name, stat)));
+            entry.extras = Some(Box::new(self.extras(&xattr_target(), stat)));
         }
     }
 
-    fn extras(&self, directory: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> Extras {
+    fn extras(&self, xattr_target: &XattrTarget, stat: &Stat) -> Extras {
         let named = self.preserve.owner == Ownership::Names;
         let owner = (self.preserve.owner != Ownership::Receiver).then(|| Owner {
             user: stat.st_uid,
@@ -223,7 +227,7 @@ impl Preserver {
         let (xattrs, acls) = (list(self.preserve.xattrs), list(self.preserve.acls));
         let mut extras = Extras { owner, xattrs, acls, left_out: 0 };
         if extras.xattrs.is_some() || extras.acls.is_some() {
-            add_attributes(&mut extras, directory, name);
+            add_attributes(&mut extras, xattr_target);
         }
         extras
     }
@@ -231,8 +235,7 @@ impl Preserver {
 
 /// Adds the attributes to the lists that are requested, and counts those that cannot be read or exceed
 /// [`MAX_EXTRAS`] bytes.
-fn add_attributes(extras: &mut Extras, directory: BorrowedFd<'_>, name: &[u8]) {
-    let xattr_target = XattrTarget::named(directory, name);
+fn add_attributes(extras: &mut Extras, xattr_target: &XattrTarget) {
     let Ok(mut names) = xattr_target.list() else {
         extras.left_out = 1;
         return;
@@ -272,9 +275,7 @@ mod tests {
         let file = File::create(&path).unwrap();
         file.set_len(10 << 20).unwrap();
         file.write_all_at(&[1; 8192], 4 << 20).unwrap();
-        let directory = OwnedFd::from(File::open(dir.path()).unwrap());
-        let stat = rustix::fs::fstat(&file).unwrap();
-        let holes = holes(&directory, b"sparse", &stat);
+        let holes = largest(find(&file, 10 << 20).unwrap());
         assert!(ByteRange::in_order(&holes, 10 << 20));
         let in_data = |hole: &ByteRange| hole.start < (4 << 20) + 8192 && hole.start + hole.len > 4 << 20;
         assert!(!holes.iter().any(in_data), "{holes:?}");

@@ -8,7 +8,7 @@ mod overlap;
 use std::collections::VecDeque;
 use std::iter::successors;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::{
@@ -27,6 +27,7 @@ use crate::send::select::ignores::{self, Ignores};
 use crate::send::select::{Chooser, ListedPaths, Name};
 use crate::send::shared::Shared;
 use crate::storage::{LIST_BUFFER, fstat, kind_of, list_each};
+use crate::xattrs::XattrTarget;
 use completeness::Completeness;
 use found::{
     DirEntry, Preserver, UNNAMED_PATH, destination, endless, entry, failed, no_directory, with_fault,
@@ -157,8 +158,8 @@ impl Walker {
         }
         let (source_root, directory) = (&listing.inherited.source_root, &listing.directory);
         let dir_entry = DirEntry { source_root, directory, name: &name.bytes, path: &path };
-        let stat = match dir_entry.stat(self.chooser.links) {
-            Ok(stat) => stat,
+        let (stat, target) = match dir_entry.stat(self.chooser.links) {
+            Ok(found) => found,
             Err(errno) if self.includes(&listing.inherited, &path, false) => {
                 self.fail_listed_below(name.below.as_ref(), &path, errno);
                 return name.listed.then(|| failed(&path, "read", &path, errno));
@@ -178,18 +179,20 @@ impl Walker {
         if !name.listed {
             return None;
         }
-        self.leaf(&dir_entry, &stat)
+        self.leaf(&dir_entry, &stat, target.as_ref())
     }
 
     /// Returns the entry of a name that is not a directory, unless its size leaves it out.
-    fn leaf(&mut self, dir_entry: &DirEntry<'_>, stat: &Stat) -> Option<Found> {
+    fn leaf(&mut self, dir_entry: &DirEntry<'_>, stat: &Stat, target: Option<&OwnedFd>) -> Option<Found> {
         let is_file = kind_of(stat) == FileType::RegularFile;
         if is_file && !self.chooser.sizes.contains(&Identity::of(stat).size) {
             self.completeness.leave_out(dir_entry.path);
             return None;
         }
         let mut found = dir_entry.leaf(stat);
-        self.preserver.add_extras(&mut found.entry, dir_entry.directory, dir_entry.name, stat);
+        let by_name = || XattrTarget::named(dir_entry.directory.as_fd(), dir_entry.name);
+        let xattr_target = || target.map_or_else(by_name, |target| XattrTarget::new(target.as_fd()));
+        self.preserver.add_extras(&mut found.entry, xattr_target, stat);
         Some(found)
     }
 
@@ -236,7 +239,7 @@ impl Walker {
         }
         let mut found =
             entry(if path.is_empty() { UNNAMED_PATH } else { &path }, EntryKind::Directory, &stat);
-        self.preserver.add_extras(&mut found.entry, &directory, b".", &stat);
+        self.preserver.add_extras(&mut found.entry, || XattrTarget::new(directory.as_fd()), &stat);
         if matches!(found.entry.kind, EntryKind::Failed(_)) {
             return Some(found);
         }
@@ -302,12 +305,12 @@ impl Walker {
         let source_root = Arc::new(SourceRoot::new(&self.root, &named.directory, 0, links)?);
         let (source_root, directory, name) = (&source_root, &directory, &named.name[..]);
         let dir_entry = DirEntry { source_root, directory, name, path: name };
-        let stat = dir_entry.stat(links)?;
+        let (stat, target) = dir_entry.stat(links)?;
         match kind_of(&stat) {
             FileType::Directory => Ok(self.enter_source(source_root.clone(), named.name)),
             _ if self.chooser.listed.is_some() => Ok(Some(no_directory(&named.name))),
             _ if !self.chooser.includes(&named.name, false) => Ok(None),
-            _ => Ok(self.leaf(&dir_entry, &stat)),
+            _ => Ok(self.leaf(&dir_entry, &stat, target.as_ref())),
         }
     }
 
