@@ -7,14 +7,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use haul_mover::{MAX_NAMED_FAILURES, ReceiveOptions, SendLimits};
+use haul_mover::{MAX_NAMED_FAILURES, ReceiveOptions, Root, SendLimits};
 use haul_wire::control::{
-    Durability, Extraneous, Fault, FaultCode, Layout, Newer, Readback, ReceivePolicy, RunMode,
+    Durability, EntryKind, Extraneous, Fault, FaultCode, Layout, Newer, Readback, ReceivePolicy, RunMode,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::harness::{
-    Pair, Pump, assert_no_parts, assert_resumable, bytes, copy, names_below, options, start,
+    Pair, Pump, all, announced, assert_no_parts, assert_resumable, bytes, copy, names_below, options, start,
 };
 use crate::receive_policy::{DELETE, content};
 use crate::trees::{assert_same, contents, set_mode, set_mtime};
@@ -218,6 +218,20 @@ fn read_only_directories_are_filled_and_synchronised() {
     for path in [dst.join("closed/below"), dst.join("closed"), dst.join("closed/directory")] {
         set_mode(&path, 0o755);
     }
+}
+
+#[test]
+fn a_large_unreadable_file_is_not_sent_as_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    if again_without_rights("limits::a_large_unreadable_file_is_not_sent_as_zeros", dir.path()) {
+        return;
+    }
+    let secret = dir.path().join("secret");
+    fs::write(&secret, contents(2 << 20, 1)).unwrap();
+    set_mode(&secret, 0);
+    let found = announced(vec![bytes(&secret)], &Root::Anywhere, &all(), |_| {}).unwrap();
+    let EntryKind::Failed(fault) = &found[0].kind else { panic!("{found:?}") };
+    assert!(fault.message.contains("secret") && fault.message.contains("Permission denied"), "{fault}");
 }
 
 #[test]

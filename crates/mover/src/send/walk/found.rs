@@ -55,7 +55,10 @@ impl DirEntry<'_> {
         match kind_of(stat) {
             FileType::RegularFile => {
                 let identity = Identity::of(stat);
-                let holes = self.holes(stat);
+                let holes = match self.holes(stat) {
+                    Ok(holes) => holes,
+                    Err(errno) => return failed(path, "open", path, errno),
+                };
                 let mut found = entry(path, EntryKind::File { size: identity.size, holes }, stat);
                 if matches!(found.entry.kind, EntryKind::File { .. }) {
                     found.file = Some((source_root.clone(), identity));
@@ -76,17 +79,21 @@ impl DirEntry<'_> {
     }
 
     /// Finds the holes of a regular file that has fewer allocated bytes than its size, in order; none if the file
-    /// system cannot report them.
-    fn holes(&self, stat: &Stat) -> Vec<ByteRange> {
+    /// system cannot report them. Fails if such a file, or a large one, cannot be opened: zeros would be sent for it.
+    fn holes(&self, stat: &Stat) -> Result<Vec<ByteRange>, Errno> {
         let size = stat.st_size as u64;
-        if (stat.st_blocks as u64).saturating_mul(512) >= size {
-            return Vec::new();
+        let is_sparse = (stat.st_blocks as u64).saturating_mul(512) < size;
+        if !is_sparse && size < MIN_OPENED_SIZE {
+            return Ok(Vec::new());
         }
-        let opened = self.source_root.open(self.path, OFlags::RDONLY | OFlags::NONBLOCK);
+        let file = self.source_root.open(self.path, OFlags::RDONLY | OFlags::NONBLOCK)?;
         // On an error the holes are sent as zeros.
-        largest(opened.and_then(|file| find(&file, size)).unwrap_or_default())
+        Ok(if is_sparse { largest(find(&file, size).unwrap_or_default()) } else { Vec::new() })
     }
 }
+
+/// Size in bytes from which files are opened when they are found.
+const MIN_OPENED_SIZE: u64 = 1 << 20;
 
 fn special(kind: FileType) -> &'static str {
     match kind {
