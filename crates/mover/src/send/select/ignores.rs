@@ -84,9 +84,33 @@ fn compile(text: &[u8]) -> Result<Gitignore, String> {
     for line in text.split(|&b| b == b'\n').filter_map(|line| std::str::from_utf8(line).ok()) {
         let line = line.strip_suffix('\r').unwrap_or(line);
         // Invalid lines are ignored.
-        let _ = builder.add_line(None, line);
+        let _ = builder.add_line(None, &without_alternatives(line));
     }
     builder.build().map_err(|e| format!("has patterns that are too large ({e})"))
+}
+
+/// Escapes braces outside of brackets, which are ordinary characters for git.
+fn without_alternatives(line: &str) -> String {
+    let mut escaped = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(first) = rest.chars().next() {
+        let len = match first {
+            '\\' => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+            '[' => class_len(rest).unwrap_or(1),
+            _ => first.len_utf8(),
+        };
+        escaped.push_str(if matches!(first, '{' | '}') { "\\" } else { "" });
+        escaped.push_str(&rest[..len]);
+        rest = &rest[len..];
+    }
+    escaped
+}
+
+/// Returns the length of the brackets at the start of `text`. A `]` that comes first is one of their characters.
+fn class_len(text: &str) -> Option<usize> {
+    let start = if text[1..].starts_with(['!', '^']) { 2 } else { 1 };
+    let mut after_first = text[start..].char_indices().skip(1);
+    after_first.find(|&(_, c)| c == ']').map(|(at, _)| start + at + 1)
 }
 
 impl Ignores {
@@ -136,6 +160,32 @@ mod tests {
         let odd = level(b"", [None, Some(b"\xef\xbb\xbfa\r\n# c\n\n\xff*\n{bad\n[z-a]\n\\!b\nc\\ \n")], None);
         assert!(odd.ignores(b"a", false) && odd.ignores(b"!b", false) && odd.ignores(b"c ", false));
         assert!(!odd.ignores(b"# c", false) && !odd.ignores(b"\xffx", false));
+    }
+
+    #[test]
+    fn braces_stand_for_themselves() {
+        let excludes = |line: &str, path: &str| {
+            level(b"", [None, Some(line.as_bytes())], None).ignores(path.as_bytes(), path.ends_with('}'))
+        };
+        for (line, path) in [
+            ("{arch}", "{arch}"),
+            ("/{arch}/", "{arch}"),
+            ("{bad", "x/{bad"),
+            ("bad}", "bad}"),
+            ("*.{o,a}", "x.{o,a}"),
+            ("\\{a\\}", "{a}"),
+            ("\\\\{a", "\\{a"),
+            ("[{é}]x{", "éx{"),
+            ("[]{]x{", "]x{"),
+            ("[^]{]x{", "ax{"),
+            ("[{-}]x", "|x"),
+            ("[{", "[{"),
+        ] {
+            assert!(excludes(line, path), "{line} {path}");
+        }
+        for (line, path) in [("{arch}", "arch"), ("*.{o,a}", "x.o"), ("[{]x", "\\x"), ("[^]{]x", "{x")] {
+            assert!(!excludes(line, path), "{line} {path}");
+        }
     }
 
     #[test]
