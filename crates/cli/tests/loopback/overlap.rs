@@ -116,6 +116,16 @@ fn a_directory_is_not_copied_into_itself() {
     ] {
         refused(dir.path(), &[from, to], why);
     }
+    for to in ["p/q/r/new", "p/q/r"] {
+        refused(dir.path(), &["--gitignore", "p/.", to], why);
+    }
+    fs::write(dir.path().join("p/q/.gitignore"), "/r/new\n").unwrap();
+    for to in ["p/q/r/new", "p/q/r/new/", "p/q/r/new/deeper"] {
+        exits(&cp(dir.path(), &["--gitignore", "p/.", to]), 0);
+    }
+    assert!(!names(&dir.path().join("p/q/r/new")).contains("q/r/new"));
+    fs::remove_dir_all(dir.path().join("p/q/r/new")).unwrap();
+    fs::remove_file(dir.path().join("p/q/.gitignore")).unwrap();
     let server = Server::start(dir.path(), &[]);
     refused(dir.path(), &["p/.", &server.at("p/q/new")], why);
     refused(dir.path(), &["p", &server.at("p/new")], why);

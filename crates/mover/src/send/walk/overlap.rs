@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::fault::path_fault;
 use crate::identity::{ancestors, directory_id};
 use crate::root::{Root, join};
-use crate::send::select::Chooser;
+use crate::send::select::{Chooser, ignores};
 use crate::send::walk::Walker;
 use crate::storage::{fstat, kind_of, list, lstatat, open_in};
 
@@ -99,9 +99,25 @@ impl<'a> Source<'a> {
             None if !self.name.is_empty() => names.push(self.name.clone()),
             None => {}
         }
-        // Only the walk knows what ignore files leave out, and it does not enter the destination.
-        let is_known = chooser.ignore_files == IgnoreFiles::Disregard || names.is_empty();
-        is_known && includes_all(chooser, self.name.clone(), &names)
+        includes_all(chooser, self.name.clone(), &names)
+            && (chooser.ignore_files == IgnoreFiles::Disregard || !self.ignores_one(&names))
+    }
+
+    /// Whether ignore files leave out a directory along `names`, or everything beside it because they are unusable.
+    fn ignores_one(&self, names: &[Vec<u8>]) -> bool {
+        let (mut directory, mut path) = (self.itself.try_clone(), self.name.clone());
+        let mut ignores = None;
+        names.iter().any(|name| {
+            // The last name may not exist yet.
+            let Ok(opened) = &directory else { return false };
+            let Ok(found) = ignores::enter(ignores.take(), opened, &path, &ignores::NAMES) else { return true };
+            path = join(&path, name);
+            let is_ignored = found.as_ref().is_some_and(|found| found.ignores(&path, true));
+            directory = open_in(opened, &name[..], OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
+                .map_err(Into::into);
+            ignores = found;
+            is_ignored
+        })
     }
 
     /// Whether it is a directory that would be copied onto itself.
