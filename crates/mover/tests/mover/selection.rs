@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use haul_mover::{Root, SendLimits, layout_for, receive_files, send_files};
+use haul_mover::{ControlLink as _, Root, SendLimits, layout_for, receive_files, send_files};
 use haul_wire::control::{
     ControlMessage, Destination, Entry, EntryKind, FaultCode, FileSystems, IgnoreFiles, Keep, LinkChoice,
     Preserve, RelPath, Rule, Selection, Verdict,

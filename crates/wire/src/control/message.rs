@@ -51,7 +51,7 @@ pub enum ControlMessage {
     /// Abnormal end; the channel closes.
     Abort(Fault),
     /// Both directions, before the last message ([`ControlMessage::Finish`], [`ControlMessage::ObjectSent`]
-    /// or [`ControlMessage::Close`]): counters.
+    /// or [`ControlMessage::Close`]), and once a minute while a side of a file job makes progress: counters.
     Counted(Counted),
     /// Receiver to sender, its first message: whether the destination may contain something already.
     Ready(Destination),

@@ -84,33 +84,28 @@ fn compile(text: &[u8]) -> Result<Gitignore, String> {
     for line in text.split(|&b| b == b'\n').filter_map(|line| std::str::from_utf8(line).ok()) {
         let line = line.strip_suffix('\r').unwrap_or(line);
         // Invalid lines are ignored.
-        let _ = builder.add_line(None, &without_alternatives(line));
+        let _ = builder.add_line(None, &escape_braces(line));
     }
     builder.build().map_err(|e| format!("has patterns that are too large ({e})"))
 }
 
-/// Escapes braces outside of brackets, which are ordinary characters for git.
-fn without_alternatives(line: &str) -> String {
-    let mut escaped = String::with_capacity(line.len());
-    let mut rest = line;
-    while let Some(first) = rest.chars().next() {
-        let len = match first {
-            '\\' => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
-            '[' => class_len(rest).unwrap_or(1),
-            _ => first.len_utf8(),
-        };
-        escaped.push_str(if matches!(first, '{' | '}') { "\\" } else { "" });
-        escaped.push_str(&rest[..len]);
-        rest = &rest[len..];
+/// Escapes braces outside of brackets: they stand for themselves in git, and for alternatives in the builder.
+fn escape_braces(line: &str) -> String {
+    let (mut escaped, mut class_end, mut is_escaped) = (String::new(), 0, false);
+    for (at, c) in line.char_indices() {
+        let is_special = at >= class_end && !is_escaped;
+        if is_special && c == '[' {
+            // A `]` that comes first is one of the characters.
+            let first = at + if line[at + 1..].starts_with(['!', '^']) { 2 } else { 1 };
+            let end = line[first..].char_indices().skip(1).find(|&(_, c)| c == ']');
+            class_end = end.map_or(at, |(len, _)| first + len);
+        } else if is_special && matches!(c, '{' | '}') {
+            escaped.push('\\');
+        }
+        is_escaped = is_special && c == '\\';
+        escaped.push(c);
     }
     escaped
-}
-
-/// Returns the length of the brackets at the start of `text`. A `]` that comes first is one of their characters.
-fn class_len(text: &str) -> Option<usize> {
-    let start = if text[1..].starts_with(['!', '^']) { 2 } else { 1 };
-    let mut after_first = text[start..].char_indices().skip(1);
-    after_first.find(|&(_, c)| c == ']').map(|(at, _)| start + at + 1)
 }
 
 impl Ignores {
@@ -175,7 +170,7 @@ mod tests {
             ("*.{o,a}", "x.{o,a}"),
             ("\\{a\\}", "{a}"),
             ("\\\\{a", "\\{a"),
-            ("[{é}]x{", "éx{"),
+            ("[é{]x{", "{x{"),
             ("[]{]x{", "]x{"),
             ("[^]{]x{", "ax{"),
             ("[{-}]x", "|x"),

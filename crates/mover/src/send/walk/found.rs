@@ -211,14 +211,9 @@ pub(super) struct Preserver {
 
 impl Preserver {
     /// Adds the extra metadata to an entry.
-    pub(super) fn add_extras(
-        &self,
-        entry: &mut Entry,
-        xattr_target: impl FnOnce() -> XattrTarget,
-        stat: &Stat,
-    ) {
+    pub(super) fn add_extras(&self, entry: &mut Entry, target: impl FnOnce() -> XattrTarget, stat: &Stat) {
         if self.preserve.has_extras() && !matches!(entry.kind, EntryKind::Failed(_)) {
-            entry.extras = Some(Box::new(self.extras(&xattr_target(), stat)));
+            entry.extras = Some(Box::new(self.extras(&target(), stat)));
         }
     }
 
@@ -282,6 +277,7 @@ mod tests {
         let file = File::create(&path).unwrap();
         file.set_len(10 << 20).unwrap();
         file.write_all_at(&[1; 8192], 4 << 20).unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
         let holes = largest(find(&file, 10 << 20).unwrap());
         assert!(ByteRange::in_order(&holes, 10 << 20));
         let in_data = |hole: &ByteRange| hole.start < (4 << 20) + 8192 && hole.start + hole.len > 4 << 20;

@@ -103,19 +103,20 @@ impl<'a> Source<'a> {
             && (chooser.ignore_files == IgnoreFiles::Disregard || !self.ignores_one(&names))
     }
 
-    /// Whether ignore files leave out a directory along `names`, or everything beside it because they are unusable.
+    /// Whether ignore files leave out a directory along `names`, or are unusable, so that it is not entered.
     fn ignores_one(&self, names: &[Vec<u8>]) -> bool {
-        let (mut directory, mut path) = (self.itself.try_clone(), self.name.clone());
+        let (mut directory, mut path) = (self.itself.try_clone().ok(), self.name.clone());
         let mut ignores = None;
         names.iter().any(|name| {
-            // The last name may not exist yet.
-            let Ok(opened) = &directory else { return false };
-            let Ok(found) = ignores::enter(ignores.take(), opened, &path, &ignores::NAMES) else { return true };
+            // Below a new directory there are no ignore files.
+            let Some(opened) = &directory else { return false };
+            let Ok(found) = ignores::enter(ignores.take(), opened, &path, &ignores::NAMES) else {
+                return true;
+            };
             path = join(&path, name);
             let is_ignored = found.as_ref().is_some_and(|found| found.ignores(&path, true));
-            directory = open_in(opened, &name[..], OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
-                .map_err(Into::into);
             ignores = found;
+            directory = open_in(opened, &name[..], OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW).ok();
             is_ignored
         })
     }
