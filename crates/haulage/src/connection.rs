@@ -1,7 +1,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use haul_base::{Rate, Span};
 use haul_engine::{Channel, EngineError as Error, Message};
@@ -203,17 +203,15 @@ impl Connection {
     /// [`Connection::abort`] tells the peer that data is missing.
     ///
     /// # Errors
-    /// If not all data is known to have arrived.
+    /// If not all data is known to have arrived, or after a timeout without an answer.
     pub fn close(&self) -> Operation<'_, impl Polled<(), WaitError>> {
-        self.operation("delivery of all data", |context| self.poll_close(context))
+        self.operation("delivery of all data and the peer's answer", |context| self.poll_close(context))
     }
 
     fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        if let Some(streams) = self.streams.as_ref().filter(|_| !self.channel.is_closing()) {
-            // The channel reports how the connection ended.
-            let _ = ready!(streams.poll_flush(context));
-        }
-        self.channel.poll_close(context)
+        // The channel reports how the connection ended.
+        let flushed = self.streams.as_ref().map_or(Poll::Ready(()), |own| own.poll_flush(context).map(drop));
+        self.channel.poll_close(context, flushed)
     }
 
     /// Waits until the connection has ended, and returns how. After [`Connection::abort`], that is when the

@@ -26,7 +26,7 @@ use haul_wire::control::Request;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 use haulage::{
     ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, LawChange, Listener, Options, Rate,
-    SendOptions, WaitError, preset,
+    SendOptions, Url, WaitError, preset,
 };
 use relay::relay;
 
@@ -84,6 +84,23 @@ fn a_close_that_times_out_tells_the_peer_that_data_is_missing() {
         matches!(error, WaitError::Ended(ConnectionError::Aborted(_))),
         "{messages} of {sent}: {error:?}"
     );
+}
+
+/// Regression test: the peer took the end for a graceful one.
+#[test]
+fn a_close_that_times_out_while_streams_wait_tells_the_peer_that_data_is_missing() {
+    let listener = listener();
+    let url: Url = listener.url("127.0.0.1").parse().unwrap();
+    let port = relay(listener.local_addr(), |packet, _| packet.len() < 1_000);
+    let (recipe, through) = (preset("streams").unwrap(), Url { port, ..url });
+    let client = Connection::open(&through.to_string(), &recipe, &Options::default()).wait().unwrap();
+    let server = listener.accept().wait_for(TIMEOUT).unwrap();
+    let (mut stream, back) = client.open_stream().wait().unwrap();
+    stream.write_all(&[7; 1_100]).unwrap();
+    assert!(matches!(client.close().wait_for(SHORT), Err(WaitError::TimedOut(_))));
+    drop((stream, back, client));
+    let ended = server.closed().wait_for(TIMEOUT).unwrap();
+    assert!(matches!(ended, ConnectionError::Aborted(_)), "{ended:?}");
 }
 
 /// The endpoint outlives its listener as long as a connection is open, but nobody would read further ones.

@@ -269,14 +269,16 @@ impl Channel {
         self.connection.lock().lifecycle.is_closing()
     }
 
-    /// Ends the connection: ready when all data has arrived and the peer has answered the close.
+    /// Ends the connection: ready when all data has arrived and the peer has answered the close. `flushed` is
+    /// pending while the caller has data to pass on.
     ///
     /// # Errors
     /// Why the connection ended, if not gracefully: [`EngineError::Closed`] if the peer closed before all
     /// data was known to have arrived.
-    pub fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
+    pub fn poll_close(&self, context: &mut Context<'_>, flushed: Poll<()>) -> Poll<Result<(), EngineError>> {
         self.is_close_requested.store(true, Ordering::Relaxed);
         if !self.is_closing() {
+            ready!(flushed);
             match ready!(self.poll_flush(context)) {
                 Err(error) if !matches!(error, EngineError::Closed) => return Poll::Ready(Err(error)),
                 _ => self.start_close(CloseReason::Graceful),
@@ -353,7 +355,7 @@ impl Drop for Channel {
         let is_requested = self.is_close_requested.load(Ordering::Relaxed);
         let state = self.connection.lock();
         // Sent data may still arrive, unless the application gave up waiting; queued data probably will not.
-        let is_graceful = state.stack.queued_bytes() == 0 && !(is_requested && state.stack.outstanding() > 0);
+        let is_graceful = state.stack.queued_bytes() == 0 && (!is_requested || state.lifecycle.is_closing());
         drop(state);
         self.start_close(if is_graceful { CloseReason::Graceful } else { CloseReason::Abort });
         self.connection.lock().application = Application::Dropped;

@@ -321,7 +321,7 @@ impl Waits for Channel {
     }
 
     fn close(&self, timeout: Duration) -> Result<(), EngineError> {
-        self.wait_for(Some(timeout), "the end", |context| self.poll_close(context))
+        self.wait_for(Some(timeout), "the end", |context| self.poll_close(context, Poll::Ready(())))
     }
 }
 

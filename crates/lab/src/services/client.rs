@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use haul_engine::{Channel, ConnectionOptions, EngineError};
@@ -78,7 +79,7 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
 
 /// Closes the channel. A loss at the end of an unreliable stream is not an error.
 pub(super) fn close(channel: &Channel) -> Result<(), Problem> {
-    match channel.wait_for(Some(CLOSE), "the end", |context| channel.poll_close(context)) {
+    match channel.wait_for(Some(CLOSE), "the end", |context| channel.poll_close(context, Poll::Ready(()))) {
         Ok(()) | Err(EngineError::TimedOut { .. } | EngineError::Closed) => Ok(()),
         Err(error) => Err(engine("cannot close", &error)),
     }
