@@ -117,11 +117,13 @@ impl RapidPlus {
         })
     }
 
-    fn on_iteration(&mut self, ended: &Interval) {
+    /// `drain` is `None` if the iteration does not show the receiver's drain rate.
+    fn on_iteration(&mut self, ended: &Interval, drain: Option<Rate>) {
         let loss = if self.by_share { ended.loss_rate() } else { ended.lost as f64 };
-        let (before, drain_before) = std::mem::replace(&mut self.before, (loss, Some(ended.drain)));
+        let (before, drain_before) = self.before;
+        self.before = (loss, drain.or(drain_before));
         if loss > before {
-            let drain = drain_before.unwrap_or(ended.drain);
+            let drain = drain_before.or(drain).unwrap_or(self.rate);
             self.rate = reduced_rate(self.rate, drain, self.least, self.ceiling);
             (self.count, self.decrease, self.phase) = (0, 0.0, "fall");
             return;
@@ -151,7 +153,7 @@ impl RateController for RapidPlus {
         if !self.by_round
             && let Some(ended) = self.sums.end(sample.now, self.interval)
         {
-            self.on_iteration(&ended);
+            self.on_iteration(&ended, Some(ended.drain).filter(|_| !ended.app_limited));
         }
     }
 
@@ -161,9 +163,8 @@ impl RateController for RapidPlus {
             let app_limited = std::mem::take(&mut self.sums).are_app_limited();
             let (sent_for, share) = (end.ended.since(end.began), lost as f64 / packets.max(1) as f64);
             let measured = Rate::from_transfer(end.bytes, sent_for).mul_f64(1.0 - share);
-            let previous = self.before.1.filter(|_| app_limited || sent_for < self.interval);
-            let drain = previous.unwrap_or(measured);
-            self.on_iteration(&Interval { lost, packets, drain, app_limited });
+            let drain = Some(measured).filter(|_| !app_limited && sent_for >= self.interval);
+            self.on_iteration(&Interval { lost, packets, drain: measured, app_limited }, drain);
         }
     }
 
@@ -273,6 +274,18 @@ mod tests {
             let millis = if app_limited { 1_000 } else { 5 };
             assert_near(rate_after(200, 0, millis, 5, app_limited), 499.0, 1e-6);
             assert_near(rate_after(49_900, 100, 1_000, 498, false), 499.0, 1e-6);
+            // Nor if it is the first.
+            let mut law = built("rapid_plus", &[&FIRST[..], &[("per", "round")]].concat(), GIGABIT);
+            let mut rate_after = |packets: u64, lost: u64, millis: u64, app_limited: bool| {
+                let ended = Time::ZERO + Span::from_millis(millis);
+                let sample = feedback(ended, &rtt, packets - lost, lost, None);
+                law.on_feedback(&FeedbackSample { app_limited, ..sample });
+                let bytes = packets * 1_250;
+                law.on_boundary(&Boundary { packets, bytes, ended, ..boundary(Unit::Round, 0, lost) });
+                law.state().rate.as_bps() as f64 / 1e6
+            };
+            assert_near(rate_after(200, 10, millis, app_limited), 500.0, 1e-6);
+            assert_near(rate_after(45_000, 100, 1_000, false), 449.0, 1e-6);
         }
     }
 
