@@ -358,7 +358,11 @@ impl Settings {
     /// origin: the last of `settings` that set it, or the preset.
     pub(crate) fn rows<'s>(&self, preset: &Preset, settings: &'s [Setting]) -> Vec<ConfigRow> {
         let find = |key: &'s str| find_parameter(key).map_or(key, |(known, _)| known);
-        let name = |set: &'s Setting| find(session_key(&set.key));
+        let is_fixed = self.recipe.has("fixed_rate");
+        let name = |set: &'s Setting| match session_key(&set.key) {
+            "fixed_rate.rate" if is_fixed => "rate",
+            key => find(key),
+        };
         let of_parts: BTreeSet<&str> = settings.iter().map(name).filter(|name| name.contains('.')).collect();
         let row = |key| {
             let set = settings.iter().rfind(|set| name(set) == key).map(|set| set.origin.clone());

@@ -281,6 +281,8 @@ fn a_row_is_shown_for_each_parameter_and_has_no_value_that_the_recipe_lacks() {
     };
     let rate = [set("rate", "50Mbit")];
     assert_eq!(row("viz", &rate, "set.rate"), (Some("50Mbit".into()), "flag --set".into()));
+    let fixed_rate = [set("fixed_rate.rate", "5Mbit")];
+    assert_eq!(row("viz", &fixed_rate, "set.rate"), (Some("5Mbit".into()), "flag --set".into()));
     assert_eq!(row("viz", &rate, "set.controller"), (None, "preset viz".into()));
     assert_eq!(row("viz", &rate, "set.chunk").0, None);
     let window = [set("retransmit.window", "5000"), set("retransmit.window", "1000")];
