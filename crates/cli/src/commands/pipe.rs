@@ -92,7 +92,9 @@ struct Pipe<'a> {
 
 pub(crate) fn run(context: &Context, args: &PipeArgs) -> RunReport {
     let started = Instant::now();
-    let tally = Tally { report: context.report(RunReport::default()), ..Tally::default() };
+    // A listener learns the recipe from its client.
+    let of_client = args.listen.is_none().then(|| context.report(RunReport::default()));
+    let tally = Tally { report: of_client.unwrap_or_default(), ..Tally::default() };
     let (traced, moved, tally) = (Cell::new(started), AtomicU64::new(0), RefCell::new(tally));
     let pipe = Pipe { context, args, traced, moved, tally };
     let error = pipe.run().err();
@@ -370,7 +372,7 @@ impl Pipe<'_> {
 
     fn send_messages(&self, connection: &Connection) -> Result<(), Fault> {
         let framing = stdio::framing(self.args.frame, &connection.recipe())?;
-        let mut input = Input::default();
+        let (mut input, mut checked) = (Input::default(), Ok(()));
         loop {
             self.check()?;
             if let Some(error) = connection.ended() {
@@ -380,7 +382,10 @@ impl Pipe<'_> {
                 None => {}
                 Some([]) => break,
                 Some(message) => {
-                    stdio::check_reading(message, framing)?;
+                    checked = stdio::check_reading(message, framing);
+                    if checked.is_err() {
+                        break;
+                    }
                     self.until_done(|| connection.send(message).wait_for(POLL_INTERVAL))?;
                     self.count(message.len(), 1);
                 }
@@ -391,6 +396,7 @@ impl Pipe<'_> {
             Err(WaitError::TimedOut(_)) if Instant::now() >= until => Ok(()),
             flushed => flushed,
         })?;
+        checked?;
         connection.close().wait_for(DELIVERY_TIMEOUT).map_err(connection_fault)
     }
 

@@ -113,9 +113,9 @@ pub(crate) fn framing(frame: Option<Bytes>, recipe: &Recipe) -> Result<Framing, 
             format!("--frame {most} or less; a recipe file can raise fixed_size.max_message"),
         )),
         Some(size) => Ok(Framing::Frames(size.0 as usize)),
+        None if !recipe.has("retransmit") => Ok(Framing::Frames(VIZ_FRAME.min(most).0 as usize)),
         None if recipe.has("selective_transfer") => Ok(Framing::Readings(most.0 as usize)),
-        None if recipe.has("retransmit") => Ok(Framing::Lines(most.0 as usize)),
-        None => Ok(Framing::Frames(VIZ_FRAME.min(most).0 as usize)),
+        None => Ok(Framing::Lines(most.0 as usize)),
     }
 }
 
@@ -185,6 +185,7 @@ mod tests {
         let (msg, sensor) = (haulage::preset("msg").unwrap(), haulage::preset("sensor").unwrap());
         assert_eq!(framing(None, &msg), Ok(Framing::Lines(65_536)));
         assert_eq!(framing(None, &sensor), Ok(Framing::Readings(1_024)));
+        assert_eq!(framing(None, &sensor.clone().without("retransmit")), Ok(Framing::Frames(1_000)));
         assert_eq!(framing(Some(Bytes(1_024)), &sensor), Ok(Framing::Frames(1_024)));
         let error = framing(Some(Bytes(1_025)), &sensor).unwrap_err();
         assert!(error.message.contains("sensor") && error.hint.contains("max_message"), "{error}");
