@@ -108,8 +108,8 @@ fn result(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault
     Err(fault)
 }
 
-/// Shows and traces the progress until the job ends. Returns the fault if this side has ended it, after `limit` without
-/// progress of either side.
+/// Shows and traces the progress until the job ends. Returns the fault if this side has ended it, for example
+/// after `limit` without progress of either side.
 fn supervise(
     job: &JobHandle,
     quota: Option<&sessions::QuotaGuard>,
@@ -225,7 +225,7 @@ mod limit_tests {
         // Reads 1 MiB at a time.
         let slow = Disk::new(|_, call| {
             if matches!(call, Call::Read(_)) {
-                thread::sleep(Duration::from_millis(200));
+                thread::sleep(Duration::from_millis(400));
             }
             Verdict::Pass
         });
@@ -233,7 +233,7 @@ mod limit_tests {
         let options = ReceiveOptions::with_policy(1, policy);
         let begin = || receive_files(&at("to"), &Root::Anywhere, Layout::As, receiver.clone(), options);
         let ReceiveJob { sink, handle: receiving } = slow.run(begin).unwrap();
-        let limit = Duration::from_millis(1500);
+        let limit = Duration::from_secs(3);
         let receiving = thread::spawn(move || {
             run(receiving, &receiver, Side::Receives, limit, |waker| client.start_receiving(sink, waker))
         });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use haul_wire::control::{Extras, Keep, Ownership, Preserve, Xattr};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, FsWord, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, euid, is_member, is_root};
@@ -439,8 +439,9 @@ impl Place {
 
 /// Returns a time as the file system stores it, tested with an unnamed file (`O_TMPFILE`).
 fn stored_time(dirent: &DirEntry<'_>, expected: Mtime) -> Result<Mtime, Errno> {
-    // FAT (statfs(2)) has no unnamed files.
-    if fstatfs(&dirent.directory)?.f_type == 0x4d44 {
+    /// FAT, which has no unnamed files (statfs(2)).
+    const MSDOS_SUPER_MAGIC: FsWord = 0x4d44;
+    if fstatfs(&dirent.directory)?.f_type == MSDOS_SUPER_MAGIC {
         return Ok(Mtime { secs: expected.secs & !1, nanos: 0 });
     }
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
