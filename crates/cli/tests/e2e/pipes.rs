@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{LIMIT, Mtu, Net, PORT, directory, haul, until, until_heeds_interrupts};
+use crate::support::{LIMIT, Mtu, Net, PORT, directory, haul, until};
 
 /// A listener and its URL.
 pub(super) struct Listening {
@@ -37,10 +37,17 @@ fn url_in(file: &Path) -> String {
     }
 }
 
-fn has_socket(pid: u32) -> bool {
+/// Whether a client has its UDP socket, and so contacts the listener even if it is interrupted. Before it has its
+/// handlers of signals, it has other sockets.
+fn has_udp_socket(pid: u32) -> bool {
+    let tables = ["udp", "udp6"].map(|table| std::fs::read_to_string(format!("/proc/{pid}/net/{table}")));
+    // The inode is the tenth column (proc_net(5)).
+    let inodes = tables.iter().flatten().flat_map(|table| table.lines().skip(1));
+    let sockets: Vec<_> =
+        inodes.filter_map(|line| Some(format!("socket:[{}]", line.split_whitespace().nth(9)?))).collect();
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let mut targets = descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.path()).ok());
-    targets.any(|target| target.to_string_lossy().starts_with("socket:"))
+    targets.any(|target| sockets.iter().any(|socket| *socket == target.to_string_lossy()))
 }
 
 /// Writes `input` to stdin and returns exit code, stdout and stderr.
@@ -225,7 +232,7 @@ fn closing_stdout_or_ctrl_c_ends_both_sides() {
         let mut stdin = client.stdin.take().unwrap();
         stdin.write_all(b"first\n").unwrap();
         let pid = rustix::process::Pid::from_child(&client);
-        until_heeds_interrupts(client.id());
+        until("the client to have a UDP socket", || has_udp_socket(client.id()));
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let (code, _, stderr) = finish(client);
         assert_eq!(code, 130, "{preset}: {stderr}");
@@ -270,8 +277,7 @@ fn a_client_interrupted_before_its_first_message_ends_the_listener() {
         let mut command = haul(&net.client, ["pipe", "--preset", preset]);
         let mut client = start(command.arg(&listening.url));
         let stdin = client.stdin.take().unwrap();
-        // Earlier, an interruption ends it before it has contacted the listener.
-        until("the client to have a socket", || has_socket(client.id()));
+        until("the client to have a UDP socket", || has_udp_socket(client.id()));
         let pid = rustix::process::Pid::from_child(&client);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let (code, _, stderr) = finish_within(client, GONE);
