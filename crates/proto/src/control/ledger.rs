@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use haul_base::{Span, Time};
+use haul_base::{Rate, Span, Time};
 use haul_diagnosis::Signature;
 use haul_wire::packet::SEGMENT_PACKETS;
 
@@ -63,8 +63,24 @@ pub(crate) struct Known {
     pub(crate) sent_at: u32,
     /// Packets sent earlier than it by this and not acknowledged count as lost.
     pub(crate) reordering: Span,
+    /// UDP payload bytes of the packets of unknown outcome.
+    pub(crate) in_flight: u64,
     /// Whether all sent packets have arrived.
     pub(crate) all: bool,
+}
+
+impl Known {
+    /// No outcome is or will become known any more.
+    pub(crate) const ALL: Self =
+        Self { largest_pn: 0, sent_at: 0, reordering: Span::ZERO, in_flight: 0, all: true };
+}
+
+impl Open {
+    /// Returns about how many of its bytes were sent within `span` of its end.
+    fn bytes_in_last(&self, span: Span, ended: Time) -> u64 {
+        let sent_for = ended.since(self.began);
+        if sent_for <= span { self.bytes } else { Rate::from_transfer(self.bytes, sent_for).bytes_in(span) }
+    }
 }
 
 impl OpenUnits {
@@ -154,8 +170,14 @@ impl OpenUnits {
         let (ended, end_pn) = open.ended?;
         // The newest packet is recent, the end of the unit may be hours ago.
         let since = Span::from_micros(now.as_wrapped_micros().wrapping_sub(known.sent_at).into());
-        // A round's own report is final.
-        let settled = unit == Unit::Round || now.since(ended) >= since + known.reordering;
+        let settled = match unit {
+            // Its own report is final, but may take several packets.
+            Unit::Round => {
+                let later: u64 = self.open.iter().skip(1).map(|later| later.bytes).sum();
+                known.in_flight <= later + open.bytes_in_last(known.reordering, ended)
+            }
+            _ => now.since(ended) >= since + known.reordering,
+        };
         if !known.all && (known.largest_pn < end_pn || !settled) {
             return None;
         }
@@ -320,7 +342,7 @@ mod tests {
 
     fn known(largest_pn: u64, millis: u64) -> Known {
         let sent_at = at(millis).as_wrapped_micros();
-        Known { largest_pn, sent_at, reordering: Span::from_millis(2), all: false }
+        Known { largest_pn, sent_at, reordering: Span::from_millis(2), in_flight: 0, all: false }
     }
 
     /// All boundaries known now.

@@ -444,7 +444,13 @@ impl Harness {
             newest: Some(newest),
         };
         self.report_to_law(&peer);
-        let known = Known { largest_pn, sent_at: loss.sent_at, reordering: Span::ZERO, all };
+        let known = Known {
+            largest_pn,
+            sent_at: loss.sent_at,
+            reordering: Span::ZERO,
+            in_flight: self.in_flight,
+            all,
+        };
         while let Some((end, _)) = self.ledger.take_boundary(self.now, &known, &mut Signature::new()) {
             self.law.on_boundary(&end);
         }

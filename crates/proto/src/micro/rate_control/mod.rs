@@ -329,13 +329,16 @@ impl RateControl {
 
     /// Informs the law of units of transmission that have ended.
     fn evaluate_units(&mut self, report: &PeerReport, context: &mut Context<'_>) {
-        let all = report.outcome.nothing_outstanding;
+        let outcome = &report.outcome;
         let known = match report.loss {
-            Some(loss) => {
-                let (sent_at, reordering) = (loss.sent_at, loss.reordering);
-                Known { largest_pn: report.largest_pn, sent_at, reordering, all }
-            }
-            None if all => Known { largest_pn: 0, sent_at: 0, reordering: Span::ZERO, all },
+            Some(loss) => Known {
+                largest_pn: report.largest_pn,
+                sent_at: loss.sent_at,
+                reordering: loss.reordering,
+                in_flight: outcome.in_flight,
+                all: outcome.nothing_outstanding,
+            },
+            None if outcome.nothing_outstanding => Known::ALL,
             None => return,
         };
         while let Some(end) = self.next_boundary(&known, context) {
@@ -364,8 +367,7 @@ impl RateControl {
         let (now, end_pn) = (context.now(), self.observer.known_below());
         let needs_one = self.diagnostician.has_unreported_losses();
         context.shared(self.bindings().ledger).end_windows(now, end_pn, needs_one);
-        let known = Known { largest_pn: 0, sent_at: 0, reordering: Span::ZERO, all: true };
-        while self.next_boundary(&known, context).is_some() {}
+        while self.next_boundary(&Known::ALL, context).is_some() {}
     }
 
     fn on_quota(&mut self, rate: Rate, context: &mut Context<'_>) {

@@ -360,6 +360,34 @@ fn the_end_of_a_blast_round_has_its_losses() {
     assert_eq!(rounds.last().unwrap().lost, 0);
 }
 
+/// Regression test: a report about several segments takes as many packets, and the first ended the round.
+#[test]
+fn the_end_of_a_round_of_several_segments_has_the_losses_of_all() {
+    let mut recipe = object_recipe("80Mbit");
+    for (parameter, value) in
+        [("bitmap_ack.when", "round"), ("retransmit.probe", "false"), ("retransmit.window", "100000")]
+    {
+        micro::registry().set(&mut recipe, parameter, value).unwrap();
+    }
+    let (law, inputs) = recording(go(), None);
+    let (mut pair, received) = Pair::of_object_with(&recipe, 45_000_000, law);
+    let mut seen = 0;
+    let mut lose = |_: usize| {
+        seen += 1;
+        seen < 40_000 && seen % 4 == 0
+    };
+    let mut path = Path { lose: Some(&mut lose), ..Path::default() };
+    pair.exchange(T0, &mut path);
+    pair.run_until(at(20_000), &mut path);
+    assert!(received.lock().unwrap().complete_len.is_some());
+    let inputs = inputs.lock().unwrap();
+    let rounds: Vec<_> = inputs.boundaries.iter().filter(|end| end.unit == Unit::Round).collect();
+    assert!(rounds[0].packets > 30_000, "{rounds:?}");
+    assert!(rounds[0].loss_rate() > 0.2, "{rounds:?}");
+    let repeated: u64 = rounds[1..].iter().map(|round| round.packets).sum();
+    assert!(rounds[0].lost <= repeated, "{rounds:?}");
+}
+
 /// Lets `from` send at `now`; its packets arrive in `to`'s kernel at once with these ECN bits and are read
 /// later by `read_after`.
 fn cross(now: Time, from: &mut Stack, to: &mut Stack, ecn: Ecn, read_after: Span) -> Vec<Ecn> {
