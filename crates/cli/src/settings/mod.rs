@@ -101,27 +101,25 @@ impl Settings {
     /// Sets one of [`PARAMETERS`].
     fn set_value(&mut self, key: &str, value: &str) -> Result<(), String> {
         let in_recipe = match key {
-            "crypto" => {
-                self.crypto = one_of(value, &CRYPTO, crypto_name)?;
-                return Ok(());
-            }
-            "offload" => {
-                self.offload = parse_bool(value).filter(|_| !value.is_empty()).ok_or("write on or off")?;
-                return Ok(());
-            }
-            "socket_buffer" => {
-                self.socket_buffer = within(value, SOCKET_BUFFER)?;
-                return Ok(());
-            }
             "controller" => one_of(value, &law_names(), |law| law)?.to_owned(),
             "rate" if value == "unlimited" => value.to_owned(),
             "rate" => within(value, [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)])?.exact(),
             "chunk" => within(value, [Bytes(64 << 10), Bytes(4 << 30)])?.exact(),
             "feedback_interval" => within(value, [Span::from_micros(100), Span::from_secs(1)])?.exact(),
-            _ => return Err("it cannot be set".to_owned()),
+            key => return self.set_of_session(key, value),
         };
         // A recipe without the parameter is refused later, with a better message.
         let _ = set_parameter(&mut self.recipe, name_in_recipe(key), &in_recipe);
+        Ok(())
+    }
+
+    /// Sets one of [`PARAMETERS`] that is not in the recipe.
+    fn set_of_session(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "crypto" => self.crypto = one_of(value, &CRYPTO, crypto_name)?,
+            "socket_buffer" => self.socket_buffer = within(value, SOCKET_BUFFER)?,
+            _ => self.offload = parse_bool(value).filter(|_| !value.is_empty()).ok_or("write on or off")?,
+        }
         Ok(())
     }
 
@@ -166,7 +164,7 @@ pub(crate) const IN_RECIPE: [(&str, &str); 4] = {
     [(chunk, "chunk"), (interval, "feedback_interval"), (controller, "controller"), (rate, "rate")]
 };
 
-fn name_in_recipe(key: &str) -> &str {
+pub(crate) fn name_in_recipe(key: &str) -> &str {
     IN_RECIPE.iter().find(|known| known.1 == key).map_or(key, |known| known.0)
 }
 
@@ -252,10 +250,9 @@ impl Preset {
             let name = path.file_stem().map_or_else(|| "recipe".into(), |stem| stem.to_string_lossy());
             return Ok(Self { name: name.into_owned(), file: Some(path.to_owned()), text });
         }
-        let known = SHIPPED.iter().chain(haulage::PRESETS);
-        let found = known.clone().find(|known| known.0 == name_or_file);
-        found.map(Self::compiled_in).ok_or_else(|| {
-            let names: Vec<&str> = known.map(|known| known.0).collect();
+        let all = Self::all();
+        all.iter().find(|preset| preset.name == name_or_file).cloned().ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(|preset| &*preset.name).collect();
             let near = suggestion(name_or_file, names.iter().copied());
             let names = names.join(", ");
             fault::usage(
