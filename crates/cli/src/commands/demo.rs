@@ -52,7 +52,7 @@ fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Resu
     let path = start(context, spec, namespaces)?;
     let mut report = copy(context, &path, source, &scratch.path().join("received"))?;
     show_counts(context, &path)?;
-    report.capacity = Some((spec.path_rate, "path"));
+    report.capacity = Some((spec.path_rate, "path".into()));
     if report.is_ok() && report.bytes > 0 && !args.no_tcp {
         let why = path.why_relay().map(str::to_owned);
         drop(path);
