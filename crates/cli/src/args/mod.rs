@@ -374,8 +374,8 @@ impl PipeArgs {
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct PlaceArgs {
-    /// Destination directories of transfers [default: the current directory]
-    #[arg(value_name = "DIR", help_heading = "Arguments")]
+    /// Destination directories of transfers
+    #[arg(value_name = "DIR", help_heading = "Arguments", default_value = ".")]
     pub directories: Vec<PathBuf>,
     /// Include subdirectories; symbolic links are not followed
     #[arg(short, long)]
@@ -459,10 +459,11 @@ pub(crate) struct DemoArgs {
     /// What to copy [default: a generated file set]
     pub path: Option<PathBuf>,
     /// Size of the generated file set
-    #[arg(long, value_name = "SIZE", default_value = "256MB")]
+    #[arg(long, value_name = "SIZE", default_value = "256MB", conflicts_with = "path")]
     pub size: Bytes,
     /// Number of files to generate
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "path")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub files: u32,
     #[command(flatten)]
     pub emulated: PathArgs,

@@ -30,7 +30,7 @@ use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, count};
 use crate::transfer::{Context, Cpu, upload, with_local_server};
 use busy::busy;
-use path::{EmulatedPath, Namespaces, emulator, row, show_counts, start};
+use path::{EmulatedPath, Namespaces, emulator, parameters, row, show_counts, start};
 
 /// Maximum duration of a TCP flow, from its first packet.
 const MAX_DURATION: Duration = Duration::from_secs(10);
@@ -41,8 +41,7 @@ const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
 
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
     let run = if args.busy_receiver { busy } else { try_demo };
-    let result = run(context, args, namespaces);
-    result.inspect(|report| context.trace_end(report)).unwrap_or_else(|fault| context.failed(fault))
+    context.traced(parameters(&args.emulated), || run(context, args, namespaces))
 }
 
 fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {

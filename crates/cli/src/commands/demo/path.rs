@@ -10,7 +10,7 @@ use haul_sim::{BottleneckSpec, DropReason, Limit, QueueSpec, StageSpec};
 use haul_wan::{
     Emulator, EmulatorOptions, Names, Relay, Relayed, Side, Snapshot, TcpWindow, V4, WanError, acquire,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::PathArgs;
 use crate::fault::{self, Fault, FaultCode};
@@ -161,24 +161,26 @@ pub(super) fn emulator(spec: &PathArgs) -> Result<Emulator, WanError> {
     })
 }
 
-/// Prints the parameters of the path, writes the trace's `start`, and starts the path; if it is not between
-/// network namespaces, prints why.
+/// Returns the parameters of a path for the trace's `start`.
+pub(super) fn parameters(spec: &PathArgs) -> Value {
+    json!({
+        "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.path_rate.as_bps(), "loss": spec.loss.get(),
+        "seed": spec.seed, "queue_bytes": spec.queue().0,
+    })
+}
+
+/// Prints the parameters of the path, and starts it; if it is not between network namespaces, prints why.
 pub(super) fn start(
     context: &Context,
     spec: &PathArgs,
     namespaces: &Namespaces,
 ) -> Result<EmulatedPath, Fault> {
     let &PathArgs { rtt, path_rate, loss, seed } = spec;
-    let (loss, queue) = (loss.get(), spec.queue());
     context.inform(format!(
-        "Path:  {path_rate}, rtt {rtt}, {:.3} % random loss each way, queue {queue}, seed {seed}",
-        loss * 100.0
+        "Path:  {path_rate}, rtt {rtt}, {:.3} % random loss each way, queue {}, seed {seed}",
+        loss.get() * 100.0,
+        spec.queue()
     ));
-    let start = json!({
-        "rtt_ms": rtt.as_millis_f64(), "rate_bps": path_rate.as_bps(), "loss": loss, "seed": seed,
-        "queue_bytes": queue.0,
-    });
-    context.events.write("start", start);
     let path = EmulatedPath::start(spec, namespaces)?;
     if let Some(why) = path.why_relay() {
         context.inform(format!(
