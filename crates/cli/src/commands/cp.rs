@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
 use crate::fault;
-use crate::output::{RunReport, eprint_lines, error_lines, item_lists, json_value, out, out_json};
+use crate::output::{RunReport, eprint_lines, item_lists, json_value, out, out_json};
 use crate::ssh::Permit;
 use crate::transfer::{Context, CopyPlan, DryRun, Route, at_server, by_ssh, chosen, download, upload};
 
@@ -110,11 +110,8 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     if context.json {
         out_json(&object(&dry.lock(), &items.lock(), &report));
     } else {
-        eprint_lines(report.failures());
+        eprint_lines(report.problems());
         context.inform(report.note_lines());
-        if let Some(error) = &report.error {
-            eprint_lines(error_lines(error));
-        }
         out(report.would_move());
     }
     Ok(report.exit_code())
