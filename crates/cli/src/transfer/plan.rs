@@ -131,10 +131,9 @@ impl CopyPlan {
         let sources =
             self.sources.iter().flat_map(|(from, paths)| paths.iter().map(move |path| (from, path)));
         let action = |(from, path): (&Machine, _)| {
-            let verb = match (from, &self.to) {
-                (Machine::Here, Machine::Here) => "copy",
-                (Machine::Here, _) => "send",
-                (_, Machine::Here) => "fetch",
+            let verb = match (*from == Machine::Here, self.to == Machine::Here) {
+                (true, false) => "send",
+                (false, true) => "fetch",
                 _ => "copy",
             };
             format!("{verb} {} to {to}", shown(from, path))
