@@ -14,7 +14,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_diagnosis::PAPERS_WORD;
 use haul_proto::law_names;
-use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
+use haul_wire::control::{
+    Durability, Equal, Extraneous, Growth, Leftovers, Newer, Preserve, Readback, ReceivePolicy, RunMode,
+};
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
@@ -128,7 +130,7 @@ pub(crate) enum Command {
 }
 
 /// Transfer options of a command, serialised for `haul` on another machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TransferOptions {
     /// How existing entries at the destination are treated.
     pub receive_policy: ReceivePolicy,
@@ -136,15 +138,8 @@ pub(crate) struct TransferOptions {
     pub growth: Growth,
     /// File attributes to preserve; for a server, those that clients may set.
     pub preserve: Preserve,
-    /// Memory limit for the names, links, holes and attributes of one file set.
-    pub set_memory: Bytes,
-}
-
-impl Default for TransferOptions {
-    fn default() -> Self {
-        let (receive_policy, growth, preserve) = Default::default();
-        Self { receive_policy, growth, preserve, set_memory: haul_mover::SET_MEMORY }
-    }
+    /// Memory limit for the names, links, holes and attributes of one file set; `None` for the mover's.
+    pub set_memory: Option<Bytes>,
 }
 
 impl Command {
@@ -153,17 +148,14 @@ impl Command {
         let mut options = TransferOptions::default();
         match self {
             Self::Cp(args) => {
-                options.receive_policy = args.sync.receive_policy(args.transfer.no_resume, &args.storage);
-                if args.transfer.dry_run {
-                    options.receive_policy.run = RunMode::ListChanges;
-                }
+                options.receive_policy = args.receive_policy();
                 options.growth = if args.sync.growing { Growth::Accept } else { Growth::Refuse };
                 options.preserve = args.preserve.preserve();
-                options.set_memory = args.set_memory.unwrap_or(options.set_memory);
+                options.set_memory = args.set_memory;
             }
             Self::Serve(args) => {
                 options.preserve = copy::preserve_from(&args.preserve);
-                options.set_memory = args.set_memory.unwrap_or(options.set_memory);
+                options.set_memory = args.set_memory;
             }
             // The files are deleted afterwards.
             Self::Demo(_) => options.receive_policy.durability = Durability::Cached,
@@ -246,6 +238,33 @@ pub(crate) struct CpArgs {
     pub select: SelectArgs,
     #[command(flatten)]
     pub ssh: SshArgs,
+}
+
+impl CpArgs {
+    fn receive_policy(&self) -> ReceivePolicy {
+        let Self { sync, storage, transfer, .. } = self;
+        ReceivePolicy {
+            equal: match (sync.checksum, sync.ignore_times) {
+                (true, _) => Equal::Contents,
+                (false, true) => Equal::Nothing,
+                (false, false) => Equal::SizeAndTime,
+            },
+            newer: if sync.update { Newer::Keep } else { Newer::Replace },
+            extraneous: match (sync.delete, sync.max_delete) {
+                (false, _) => Extraneous::Keep,
+                (true, None) => Extraneous::Delete,
+                (true, Some(most)) => Extraneous::DeleteAtMost(most),
+            },
+            leftovers: match (transfer.no_resume, sync.growing) {
+                (true, _) => Leftovers::Ignore,
+                (false, true) => Leftovers::Extend,
+                (false, false) => Leftovers::Resume,
+            },
+            run: if transfer.dry_run { RunMode::ListChanges } else { RunMode::Move },
+            durability: storage.sync,
+            readback: if storage.verify { Readback::FromDisk } else { Readback::No },
+        }
+    }
 }
 
 #[derive(Debug, Clone, Args)]

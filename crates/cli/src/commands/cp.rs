@@ -20,14 +20,11 @@ use crate::transfer::{Context, CopyPlan, DryRun, Route, at_server, by_ssh, chose
 
 pub(crate) use stdio::{check_options as check_streams, is_stream};
 
-pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
+pub(crate) fn run(context: &Context, args: &CpArgs) -> Result<RunReport, Fault> {
     if let Some(report) = stdio::run(context, args) {
-        return report;
+        return Ok(report);
     }
-    match parse(context, args) {
-        Ok(plan) => copy(context, &plan, &args.ssh),
-        Err(fault) => context.failed(fault),
-    }
+    Ok(copy(context, &parse(context, args)?, &args.ssh))
 }
 
 fn parse(context: &Context, args: &CpArgs) -> Result<CopyPlan, Fault> {
@@ -120,7 +117,7 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
 fn object(dry: &DryRun, items: &[Item], report: &RunReport) -> serde_json::Value {
     let report_object = json_value(report);
     let mut object = dry.value();
-    let keys = "ok bytes files kept_files resumed_bytes deleted_files failed_files failures error";
+    let keys = "schema ok bytes files kept_files resumed_bytes deleted_files failed_files failures error";
     for key in keys.split(' ') {
         object[key] = report_object[key].clone();
     }

@@ -87,7 +87,9 @@ fn list(running: &[Value], as_object: bool) {
     if running.is_empty() {
         return eprint_lines("this user runs no copies");
     }
-    running.iter().for_each(|reply| out(line(reply)));
+    for reply in running {
+        out(line(reply));
+    }
 }
 
 fn line(reply: &Value) -> String {

@@ -188,7 +188,7 @@ fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<Measur
     let bench_args =
         BenchArgs { url: args.url.clone(), time: Some(args.time), reverse, ..BenchArgs::default() };
     let before = ProcessorTimes::now();
-    let report = bench::run(context, &bench_args);
+    let report = bench::run(context, &bench_args)?;
     if let Some(fault) = report.error {
         return Err(fault);
     }

@@ -13,7 +13,7 @@ use crate::args::{Assignment, Cli, Command, Global};
 use crate::fault::{self, Fault};
 
 pub(crate) use options::{ConfigRow, Origin, Setting, Sources, heading_in_cp, parse_bool, scalar, table};
-use options::{Kind, Layer, OptionSpec, RULES, takes_value, with_tip};
+use options::{Kind, Layer, OptionSpec, RULES, with_tip};
 
 /// Command whose values `haul --show-config` shows if none is given.
 const COMMAND_SHOWN: &str = "cp";
@@ -93,23 +93,21 @@ pub(crate) struct RequestedOutput {
 
 /// Returns what a faulty command line and `sources` request.
 pub(crate) fn requested_output(argv: &[OsString], sources: &Sources) -> RequestedOutput {
-    let words = argv.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str());
-    let words: Vec<&str> = words.collect();
-    let is_argument = |pair: &&[&str]| !pair[1].starts_with('-') && !takes_value(pair[0]);
-    let mut arguments = words.windows(2).filter(is_argument).map(|pair| pair[1]);
-    let command = arguments.next().unwrap_or(COMMAND_SHOWN);
+    let words = || argv.iter().skip(1).take_while(|word| *word != "--").filter_map(|word| word.to_str());
+    let command = words().find(|word| !word.starts_with('-')).unwrap_or(COMMAND_SHOWN);
     let options = OptionSpec::of_command(command);
     let of_environment = options::of_environment(&options, sources, &mut Vec::new());
     let files = sources.files().into_iter().flatten();
     let of_files = files.map(|path| options::of_file(command, &options, &path));
     let layers: Vec<Layer> = [of_environment].into_iter().chain(of_files).flatten().collect();
-    let is_typed = |long: &str| words.iter().any(|word| word.starts_with(&format!("--{long}")));
+    let is_typed = |long: &str| words().any(|word| word.starts_with(&format!("--{long}")));
     let is_on = |long: &str| {
         let configured = || layers.iter().find_map(|layer| options::values(layer, long).last());
         is_typed(long) || configured().is_some_and(|(_, text)| parse_bool(text) != Some(false))
     };
     // A typed URL hides a configured `listen`.
-    let listens = if arguments.next().is_some() { is_typed("listen") } else { is_on("listen") };
+    let has_url = words().any(|word| word.starts_with('@') || word.starts_with("haul://"));
+    let listens = if has_url { is_typed("listen") } else { is_on("listen") };
     let is_stdout_for_data = command == "pipe" && listens != is_on("reverse");
     RequestedOutput { json: is_on("json"), is_stdout_for_data }
 }
@@ -142,7 +140,9 @@ fn choose(options: &[OptionSpec], layers: Vec<Layer>, conflicting: &[String]) ->
     }
     for (dependent, on) in DEPENDENT {
         if option(on).is_some() && !is_set(&chosen, on) {
-            chosen.iter_mut().for_each(|layer| drop(layer.remove(dependent)));
+            for layer in &mut chosen {
+                layer.remove(dependent);
+            }
         }
     }
     chosen

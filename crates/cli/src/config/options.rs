@@ -423,7 +423,7 @@ fn of_other_programs(option: &str) -> Option<&'static str> {
 }
 
 /// Whether `word` is an option of any command that takes the next word as its value.
-pub(super) fn takes_value(word: &str) -> bool {
+fn takes_value(word: &str) -> bool {
     let is_it = |arg: &Arg| {
         let is_long = arg.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
         let is_short =

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::escape_controls;
-use super::lines::print;
+use super::lines::write_stdout;
 use crate::fault::{self, Fault};
 use crate::standard_streams::check_stdout;
 
@@ -50,7 +50,7 @@ impl EventLog {
             return Err(fault::usage(message, "leave one of them out, or name a file for the events"));
         }
         check_stdout()?;
-        Ok(Self::to(Box::new(|line| Ok(print(line))), "stdout".to_owned()))
+        Ok(Self::to(Box::new(|line| write_stdout(line).map(drop)), "stdout".to_owned()))
     }
 
     /// Creates a trace, which may replace another one. Events are not buffered.

@@ -74,7 +74,7 @@ pub(crate) fn write_stdout(bytes: &[u8]) -> io::Result<bool> {
 }
 
 /// Writes to stdout, and records if that fails. A closed pipe is not an error.
-pub(super) fn print(bytes: &[u8]) {
+fn print(bytes: &[u8]) {
     if let Err(error) = write_stdout(bytes) {
         let _ = WRITE_ERROR.set(error.to_string());
     }

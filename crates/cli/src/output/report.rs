@@ -359,14 +359,12 @@ pub(crate) fn out_fields(mut fields: Value, error: Option<&Fault>) {
     out_json(&fields);
 }
 
-/// Limit whose summary mentions what this system lacks.
-const RECEIVER_HOST: &str = "receiver_host";
-
 impl From<&RunReport> for Lines {
     fn from(report: &RunReport) -> Self {
         let mut lines = report.failures();
         lines.append(&report.note_lines());
-        if report.limited_by.as_ref().is_some_and(|limit| limit.what == RECEIVER_HOST) {
+        // What this system lacks may be why.
+        if report.limited_by.as_ref().is_some_and(|limit| limit.what == "receiver_host") {
             report.fallbacks.iter().for_each(|fallback| lines.push(format_args!("note: {fallback}")));
         }
         if let Some(error) = &report.error {

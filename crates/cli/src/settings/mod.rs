@@ -55,6 +55,44 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Starts from a preset and applies settings in order.
+    pub(crate) fn build(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
+        let built = Self::collect(preset, settings)?;
+        // Builds the stack once, so that errors are reported before anything starts.
+        let problem = |error| fault::usage(format!("preset {}: {error}", built.recipe.name), hint(&error));
+        check_object_recipe(&built.recipe, TAG_LEN).map_err(problem)?;
+        Ok(built)
+    }
+
+    /// Like [`Settings::build`], without checking that the stack can be built.
+    pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
+        let mut collected = preset.settings()?;
+        collected.set_all(settings)?;
+        Ok(collected)
+    }
+
+    fn set_all(&mut self, settings: &[Setting]) -> Result<(), Fault> {
+        apply(settings, |set| self.set(&set.origin, session_key(&set.key), &set.value))
+    }
+
+    /// Returns every session parameter, and those of micro-protocols that `settings` name, with its value and
+    /// origin: the last of `settings` that set it, or the preset.
+    pub(crate) fn rows<'s>(&self, preset: &Preset, settings: &'s [Setting]) -> Vec<ConfigRow> {
+        let find = |key: &'s str| find_parameter(key).map_or(key, |(known, _)| known);
+        let is_fixed = self.recipe.has("fixed_rate");
+        let name = |set: &'s Setting| match session_key(&set.key) {
+            "fixed_rate.rate" if is_fixed => "rate",
+            key => find(key),
+        };
+        let of_parts: BTreeSet<&str> = settings.iter().map(name).filter(|name| name.contains('.')).collect();
+        let row = |key| {
+            let set = settings.iter().rfind(|set| name(set) == key).map(|set| set.origin.clone());
+            let origin = set.unwrap_or_else(|| preset.origin()).to_string();
+            ConfigRow { key: format!("set.{key}"), value: self.shown(key), origin }
+        };
+        PARAMETERS.map(|(key, _)| key).into_iter().chain(of_parts).map(row).collect()
+    }
+
     /// Returns the maximum rate, if any; with the law `fixed`, the rate itself.
     pub(crate) fn rate(&self) -> Option<Rate> {
         ceiling(&self.recipe)
@@ -327,46 +365,6 @@ impl Preset {
             format!("{}: {words}", self.origin()),
             format!("a recipe is TOML with the keys {}", parameter_names()),
         )
-    }
-}
-
-impl Settings {
-    /// Starts from a preset and applies settings in order.
-    pub(crate) fn build(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
-        let built = Self::collect(preset, settings)?;
-        // Builds the stack once, so that errors are reported before anything starts.
-        let problem = |error| fault::usage(format!("preset {}: {error}", built.recipe.name), hint(&error));
-        check_object_recipe(&built.recipe, TAG_LEN).map_err(problem)?;
-        Ok(built)
-    }
-
-    /// Like [`Settings::build`], without checking that the stack can be built.
-    pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
-        let mut collected = preset.settings()?;
-        collected.set_all(settings)?;
-        Ok(collected)
-    }
-
-    fn set_all(&mut self, settings: &[Setting]) -> Result<(), Fault> {
-        apply(settings, |set| self.set(&set.origin, session_key(&set.key), &set.value))
-    }
-
-    /// Returns every session parameter, and those of micro-protocols that `settings` name, with its value and
-    /// origin: the last of `settings` that set it, or the preset.
-    pub(crate) fn rows<'s>(&self, preset: &Preset, settings: &'s [Setting]) -> Vec<ConfigRow> {
-        let find = |key: &'s str| find_parameter(key).map_or(key, |(known, _)| known);
-        let is_fixed = self.recipe.has("fixed_rate");
-        let name = |set: &'s Setting| match session_key(&set.key) {
-            "fixed_rate.rate" if is_fixed => "rate",
-            key => find(key),
-        };
-        let of_parts: BTreeSet<&str> = settings.iter().map(name).filter(|name| name.contains('.')).collect();
-        let row = |key| {
-            let set = settings.iter().rfind(|set| name(set) == key).map(|set| set.origin.clone());
-            let origin = set.unwrap_or_else(|| preset.origin()).to_string();
-            ConfigRow { key: format!("set.{key}"), value: self.shown(key), origin }
-        };
-        PARAMETERS.map(|(key, _)| key).into_iter().chain(of_parts).map(row).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use haul_base::{Bytes, Span};
 use haul_engine::{EngineError, Session, Transfer, Waker};
 use haul_mover::{
-    ControlLink, JobHandle, MoveReport, Progress, ReceiveJob, ReceiveOptions, SendJob, SendLimits,
+    ControlLink, JobHandle, MoveReport, Progress, ReceiveJob, ReceiveOptions, SET_MEMORY, SendJob, SendLimits,
 };
 use haul_wire::control::{ControlMessage, Fault, ReceivePolicy};
 use haulage::Recipe;
@@ -31,6 +31,7 @@ pub(crate) fn send(
     begin: impl FnOnce(Arc<dyn ControlLink>, SendLimits) -> Result<SendJob, Fault>,
 ) -> Result<RunReport, Fault> {
     let TransferOptions { growth, preserve, set_memory, .. } = sides.context.transfer;
+    let set_memory = set_memory.unwrap_or(SET_MEMORY);
     let chunk = disk_chunk(session.recipe());
     let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
     let SendJob { source, handle } = begin(sides.clone(), limits)?;
@@ -48,7 +49,7 @@ pub(crate) fn receive(
     let number = RandomState::new().build_hasher().finish() as u32;
     let options = ReceiveOptions {
         chunk: disk_chunk(session.recipe()),
-        set_memory: sides.context.transfer.set_memory,
+        set_memory: sides.context.transfer.set_memory.unwrap_or(SET_MEMORY),
         ..ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip())
     };
     let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;

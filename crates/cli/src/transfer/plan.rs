@@ -158,9 +158,7 @@ pub(crate) struct DryRun {
 impl DryRun {
     pub(crate) fn value(&self) -> serde_json::Value {
         let negotiated: serde_json::Value = self.negotiated.iter().cloned().collect();
-        serde_json::json!({
-            "schema": 1, "ok": true, "dry_run": true, "actions": self.actions, "negotiated": negotiated,
-        })
+        serde_json::json!({ "dry_run": true, "actions": self.actions, "negotiated": negotiated })
     }
 }
 

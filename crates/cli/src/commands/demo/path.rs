@@ -1,6 +1,7 @@
 //! The demo's path, between two network namespaces if they can be made, otherwise through a relay on the
 //! loopback interface; and its output.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
 
@@ -119,21 +120,23 @@ impl EmulatedPath {
 
     /// Returns the counts of the direction from client to server, and of the one back.
     fn counts(&self) -> Result<[Relayed; 2], Fault> {
-        let emulator = match self {
-            Self::Namespaces(emulator) => emulator,
-            Self::Relay { relay, .. } => return Ok(relay.get().map(Relay::counts).unwrap_or_default()),
-        };
-        let failed = || Fault::new(FaultCode::Internal, "the emulated path has failed", "");
-        let [up, down] = emulator.snapshots().ok_or_else(failed)?;
-        // What the kernel dropped because the emulator did not read it in time counts as the emulator's.
-        let relayed = |Snapshot { sent, received, mut drops, .. }: Snapshot, side: &Side| {
-            let device = side.device_drops();
-            let device = device.map_err(|e| fault::io("the kernel does not report a device's drops", &e))?;
-            drops.count(DropReason::Carrier, device);
-            Ok(Relayed { sent, received, drops, overrun: 0 })
-        };
-        Ok([relayed(up, &emulator.world.a)?, relayed(down, &emulator.world.b)?])
+        let failed = |error| Fault::new(FaultCode::Internal, format!("the emulated path: {error}"), "");
+        match self {
+            Self::Namespaces(emulator) => counts(emulator).map_err(failed),
+            Self::Relay { relay, .. } => Ok(relay.get().map(Relay::counts).unwrap_or_default()),
+        }
     }
+}
+
+/// Returns the counts of both directions. What the kernel dropped because the emulator did not read it in time
+/// counts as the emulator's.
+pub(super) fn counts(emulator: &Emulator) -> io::Result<[Relayed; 2]> {
+    let [up, down] = emulator.snapshots().ok_or_else(|| io::Error::other("it has failed"))?;
+    let relayed = |Snapshot { sent, received, mut drops, .. }: Snapshot, side: &Side| -> io::Result<_> {
+        drops.count(DropReason::Carrier, side.device_drops()?);
+        Ok(Relayed { sent, received, drops, overrun: 0 })
+    };
+    Ok([relayed(up, &emulator.world.a)?, relayed(down, &emulator.world.b)?])
 }
 
 fn path_fault(error: &WanError) -> Fault {
