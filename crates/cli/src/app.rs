@@ -10,11 +10,11 @@ use haul_wire::control::RunMode;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use crate::args::{Command, Global};
-use crate::config::{Resolved, Sources, StartError, requested_output, resolve, table};
+use crate::config::{RequestedOutput, Resolved, Sources, StartError, requested_output, resolve, table};
 use crate::fault::{self, Fault, FaultCode};
 use crate::output::{
     EventLog, ProgressStyle, RunReport, eprint_lines, eprint_verbatim, error_lines, escape_controls,
-    item_lines, json_value, out, out_json, out_verbatim, stdout_error, without_keys,
+    item_lines, json_value, out, out_fields, out_json, out_verbatim, stdout_error, without_keys,
 };
 use crate::settings::{Preset, Settings, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED, ended_by_signals};
@@ -61,15 +61,15 @@ fn start(argv: &[OsString]) -> u8 {
         }
     };
     let report = RunReport::failed(fault);
-    print_object(requested_output(argv, &sources), &report);
+    print_object(&requested_output(argv, &sources), &report);
     report.exit_code()
 }
 
 /// Prints the report as JSON if requested: on stdout, or on stderr if stdout is for data.
-fn print_object((json, is_stdout_for_data): (bool, bool), report: &RunReport) {
-    if json {
+fn print_object(output: &RequestedOutput, report: &RunReport) {
+    if output.json {
         let json = escape_controls(&json_value(report).to_string());
-        if is_stdout_for_data { eprint_verbatim(json) } else { out_verbatim(&json) }
+        if output.is_stdout_for_data { eprint_verbatim(json) } else { out_verbatim(&json) }
     }
 }
 
@@ -130,8 +130,7 @@ impl Start<'_> {
             Command::Man => Ok(commands::man::run()),
             Command::Status(args) => Ok(commands::status::run(args, quiet, json)),
             Command::Clean(args) => Ok(commands::clean::run(args, quiet, json)),
-            Command::Pipe(args) => self
-                .in_context(|context| Ok(finish(self.resolved, &commands::pipe::run(context, args), None))),
+            Command::Pipe(args) => self.with_report(|context| Ok(commands::pipe::run(context, args))),
             Command::Cp(args) if args.ssh.for_ssh => {
                 hide_memory();
                 commands::agent::run()
@@ -146,7 +145,7 @@ impl Start<'_> {
             Command::Bench(args) if args.transfer.dry_run => self.in_context(|context| {
                 let plan = commands::bench::plan(context, args)?;
                 if json {
-                    out_json(&plan.value());
+                    out_fields(plan.value(), None);
                 } else {
                     out(&plan);
                 }
@@ -157,7 +156,7 @@ impl Start<'_> {
                 // Entering a user namespace takes a process with one thread, whose files in /proc are not
                 // hidden.
                 let namespaces = commands::demo::acquire_namespaces();
-                self.with_report(|context| commands::demo::run(context, args, &namespaces))
+                self.with_report(|context| Ok(commands::demo::run(context, args, &namespaces)))
             }
             Command::Serve(args) => self.in_context(|context| commands::serve::run(context, args)),
             Command::Doctor(args) => self.in_context(|context| commands::doctor::run(context, args)),
@@ -169,23 +168,23 @@ impl Start<'_> {
         hide_memory();
         let context = ended_by_signals(|| self.context())?;
         let result = run(&context);
-        match (&result, context.events.finish()) {
-            (Ok(0), Err(lost)) => Err(lost),
-            (_, Err(lost)) => {
-                context.inform(format_args!("{}", lost.message));
-                result
-            }
-            (_, Ok(())) => result,
+        match context.events.finish() {
+            Err(lost) if result == Ok(0) => return Err(lost),
+            Err(lost) => context.inform(lost.message),
+            Ok(()) => {}
         }
+        result
     }
 
-    fn with_report(&self, run: impl FnOnce(&Context) -> RunReport) -> Result<u8, Fault> {
+    fn with_report(&self, run: impl FnOnce(&Context) -> Result<RunReport, Fault>) -> Result<u8, Fault> {
         self.in_context(|context| {
-            let mut report = run(context);
+            let mut report = run(context).unwrap_or_else(|fault| context.failed(fault));
             context.add_trace_error(&mut report);
             // A detached copy continues on the other machine; the data of a stream is lost.
-            let is_final = matches!(&self.resolved.command, Command::Cp(args)
-                if args.ssh.detach || commands::cp::is_stream(&args.paths));
+            let is_final = match &self.resolved.command {
+                Command::Cp(args) => args.ssh.detach || commands::cp::is_stream(&args.paths),
+                command => matches!(command, Command::Pipe(_)),
+            };
             Ok(finish(self.resolved, &report, Some(self.argv).filter(|_| !is_final)))
         })
     }
@@ -250,7 +249,7 @@ fn finish(resolved: &Resolved, report: &RunReport, argv: Option<&[OsString]>) ->
     let is_quiet = global.quiet || global.json || matches!(command, Command::Pipe(_));
     eprint_lines(if is_quiet { report.problems() } else { report.into() });
     let is_stdout_for_data = matches!(command, Command::Pipe(args) if args.writes_stdout());
-    print_object((global.json, is_stdout_for_data), report);
+    print_object(&RequestedOutput { json: global.json, is_stdout_for_data }, report);
     if let Some(argv) = argv.filter(|_| code == INTERRUPTED) {
         let command = signals::command_line(argv);
         let has_no_key = without_keys(&command) == command;

@@ -59,6 +59,18 @@ fn child_of(parent: u32) -> i32 {
     panic!("{parent} has no child");
 }
 
+/// Regression test: the trace of a demo that could not start was empty.
+#[test]
+fn the_trace_of_a_demo_that_fails_has_its_result() {
+    let output = haul().args(["demo", "--events", "-"]).env("TMPDIR", "/nonexistent").output().unwrap();
+    exits(&output, 7);
+    let events = text(&output.stdout);
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<&Value> = events.iter().map(|event| &event["event"]).collect();
+    assert_eq!(names, ["start", "end"]);
+    assert!(events[1]["error"]["message"].as_str().unwrap().contains("TMPDIR"), "{events:?}");
+}
+
 #[test]
 fn tcp_uses_the_same_path_and_appears_in_table_events_and_json() {
     if !privileged("tcp_uses_the_same_path_and_appears_in_table_events_and_json") {
@@ -225,4 +237,12 @@ fn a_busy_receiver_demo_refuses_files() {
         exits(&haul().args(["demo", "--busy-receiver"]).args(words).output().unwrap(), 2);
     }
     exits(&haul().args(["demo", "--time", "2s"]).output().unwrap(), 2);
+}
+
+/// They were ignored.
+#[test]
+fn size_and_number_of_files_are_for_a_generated_set() {
+    for words in [["--size", "1MB"], ["--files", "2"]] {
+        exits(&haul().args(["demo", "data"]).args(words).output().unwrap(), 2);
+    }
 }

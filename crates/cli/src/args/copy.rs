@@ -8,10 +8,7 @@ use clap::builder::{OsStringValueParser, PathBufValueParser, TypedValueParser};
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches, ValueEnum};
 use haul_base::Bytes;
 use haul_mover::check_pattern;
-use haul_wire::control::{
-    Durability, Equal, Extraneous, HardLinks, Keep, Leftovers, Newer, Ownership, Preserve, Readback,
-    ReceivePolicy, Rule, RunMode, Verdict,
-};
+use haul_wire::control::{Durability, HardLinks, Keep, Ownership, Preserve, Rule, Verdict};
 
 use super::values::{self, PortRange};
 
@@ -131,32 +128,6 @@ pub(crate) struct SyncArgs {
     /// Send growing files up to the size found; of files grown since the last copy, send only the new part
     #[arg(long)]
     pub growing: bool,
-}
-
-impl SyncArgs {
-    pub(super) fn receive_policy(&self, no_resume: bool, storage: &StorageArgs) -> ReceivePolicy {
-        ReceivePolicy {
-            equal: match (self.checksum, self.ignore_times) {
-                (true, _) => Equal::Contents,
-                (false, true) => Equal::Nothing,
-                (false, false) => Equal::SizeAndTime,
-            },
-            newer: if self.update { Newer::Keep } else { Newer::Replace },
-            extraneous: match (self.delete, self.max_delete) {
-                (false, _) => Extraneous::Keep,
-                (true, None) => Extraneous::Delete,
-                (true, Some(most)) => Extraneous::DeleteAtMost(most),
-            },
-            leftovers: match (no_resume, self.growing) {
-                (true, _) => Leftovers::Ignore,
-                (false, true) => Leftovers::Extend,
-                (false, false) => Leftovers::Resume,
-            },
-            run: RunMode::Move,
-            durability: storage.sync,
-            readback: if storage.verify { Readback::FromDisk } else { Readback::No },
-        }
-    }
 }
 
 #[derive(Debug, Clone, Default, Args)]

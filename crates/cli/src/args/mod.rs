@@ -14,7 +14,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_diagnosis::PAPERS_WORD;
 use haul_proto::law_names;
-use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
+use haul_wire::control::{
+    Durability, Equal, Extraneous, Growth, Leftovers, Newer, Preserve, Readback, ReceivePolicy, RunMode,
+};
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
@@ -128,7 +130,7 @@ pub(crate) enum Command {
 }
 
 /// Transfer options of a command, serialised for `haul` on another machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TransferOptions {
     /// How existing entries at the destination are treated.
     pub receive_policy: ReceivePolicy,
@@ -136,15 +138,8 @@ pub(crate) struct TransferOptions {
     pub growth: Growth,
     /// File attributes to preserve; for a server, those that clients may set.
     pub preserve: Preserve,
-    /// Memory limit for the names, links, holes and attributes of one file set.
-    pub set_memory: Bytes,
-}
-
-impl Default for TransferOptions {
-    fn default() -> Self {
-        let (receive_policy, growth, preserve) = Default::default();
-        Self { receive_policy, growth, preserve, set_memory: haul_mover::SET_MEMORY }
-    }
+    /// Memory limit for the names, links, holes and attributes of one file set; `None` for the mover's.
+    pub set_memory: Option<Bytes>,
 }
 
 impl Command {
@@ -153,17 +148,14 @@ impl Command {
         let mut options = TransferOptions::default();
         match self {
             Self::Cp(args) => {
-                options.receive_policy = args.sync.receive_policy(args.transfer.no_resume, &args.storage);
-                if args.transfer.dry_run {
-                    options.receive_policy.run = RunMode::ListChanges;
-                }
+                options.receive_policy = args.receive_policy();
                 options.growth = if args.sync.growing { Growth::Accept } else { Growth::Refuse };
                 options.preserve = args.preserve.preserve();
-                options.set_memory = args.set_memory.unwrap_or(options.set_memory);
+                options.set_memory = args.set_memory;
             }
             Self::Serve(args) => {
                 options.preserve = copy::preserve_from(&args.preserve);
-                options.set_memory = args.set_memory.unwrap_or(options.set_memory);
+                options.set_memory = args.set_memory;
             }
             // The files are deleted afterwards.
             Self::Demo(_) => options.receive_policy.durability = Durability::Cached,
@@ -246,6 +238,33 @@ pub(crate) struct CpArgs {
     pub select: SelectArgs,
     #[command(flatten)]
     pub ssh: SshArgs,
+}
+
+impl CpArgs {
+    fn receive_policy(&self) -> ReceivePolicy {
+        let Self { sync, storage, transfer, .. } = self;
+        ReceivePolicy {
+            equal: match (sync.checksum, sync.ignore_times) {
+                (true, _) => Equal::Contents,
+                (false, true) => Equal::Nothing,
+                (false, false) => Equal::SizeAndTime,
+            },
+            newer: if sync.update { Newer::Keep } else { Newer::Replace },
+            extraneous: match (sync.delete, sync.max_delete) {
+                (false, _) => Extraneous::Keep,
+                (true, None) => Extraneous::Delete,
+                (true, Some(most)) => Extraneous::DeleteAtMost(most),
+            },
+            leftovers: match (transfer.no_resume, sync.growing) {
+                (true, _) => Leftovers::Ignore,
+                (false, true) => Leftovers::Extend,
+                (false, false) => Leftovers::Resume,
+            },
+            run: if transfer.dry_run { RunMode::ListChanges } else { RunMode::Move },
+            durability: storage.sync,
+            readback: if storage.verify { Readback::FromDisk } else { Readback::No },
+        }
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -374,8 +393,8 @@ impl PipeArgs {
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct PlaceArgs {
-    /// Destination directories of transfers [default: the current directory]
-    #[arg(value_name = "DIR", help_heading = "Arguments")]
+    /// Destination directories of transfers
+    #[arg(value_name = "DIR", help_heading = "Arguments", default_value = ".")]
     pub directories: Vec<PathBuf>,
     /// Include subdirectories; symbolic links are not followed
     #[arg(short, long)]
@@ -459,10 +478,11 @@ pub(crate) struct DemoArgs {
     /// What to copy [default: a generated file set]
     pub path: Option<PathBuf>,
     /// Size of the generated file set
-    #[arg(long, value_name = "SIZE", default_value = "256MB")]
+    #[arg(long, value_name = "SIZE", default_value = "256MB", conflicts_with = "path")]
     pub size: Bytes,
     /// Number of files to generate
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "path")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub files: u32,
     #[command(flatten)]
     pub emulated: PathArgs,

@@ -3,7 +3,7 @@
 //! has its client, and a detached copy.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -21,7 +21,9 @@ use serde_json::json;
 use crate::args::ServeArgs;
 use crate::endpoint::parse_url;
 use crate::fault;
-use crate::output::{EventLog, ItemCallback, RunReport, eprint_lines, item_lines, out_verbatim};
+use crate::output::{
+    EventLog, ItemCallback, RunReport, eprint_lines, item_lines, out_verbatim, write_stdout,
+};
 use crate::settings::Settings;
 use crate::signals::{self, Cancel, Hangup, INTERRUPTED};
 use crate::ssh::{Announcement, Job, MAX_JOB, MAX_PERMIT, Permit};
@@ -249,9 +251,8 @@ impl Reporter {
         let (flushed, is_flushed) = bounded(1);
         let write = move || {
             for line in queued {
-                let mut stdout = io::stdout().lock();
                 // The copy continues without a reader.
-                let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+                let _ = write_stdout(&line);
             }
             let _ = flushed.send(());
         };

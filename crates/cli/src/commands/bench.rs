@@ -17,17 +17,14 @@ const DEFAULT_TIME: Span = Span::from_secs(10);
 /// Size of a full packet on Ethernet, bytes.
 const PACKET: u64 = 1_500;
 
-pub(crate) fn run(context: &Context, args: &BenchArgs) -> RunReport {
-    let (url, limit) = match checked(context, args) {
-        Ok(checked) => checked,
-        Err(fault) => return context.failed(fault),
-    };
+pub(crate) fn run(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
+    let (url, limit) = checked(context, args)?;
     let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
-    context.traced(json!({ "bench": url.authority(), "reverse": args.reverse }), || {
+    Ok(context.traced(json!({ "bench": url.authority(), "reverse": args.reverse }), || {
         Ok(with_session(context, &url, (request, limit), |session, sides| {
             if args.reverse { receive(session, sides) } else { send(session, limit, sides) }
         }))
-    })
+    }))
 }
 
 /// Returns the server, and how much to transfer or for how long; fails if no packet would leave in that time.

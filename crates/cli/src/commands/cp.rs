@@ -14,20 +14,17 @@ use serde_json::json;
 use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
 use crate::fault;
-use crate::output::{RunReport, eprint_lines, error_lines, item_lists, json_value, out, out_json};
+use crate::output::{RunReport, eprint_lines, item_lists, json_value, out, out_json};
 use crate::ssh::Permit;
 use crate::transfer::{Context, CopyPlan, DryRun, Route, at_server, by_ssh, chosen, download, upload};
 
 pub(crate) use stdio::{check_options as check_streams, is_stream};
 
-pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
+pub(crate) fn run(context: &Context, args: &CpArgs) -> Result<RunReport, Fault> {
     if let Some(report) = stdio::run(context, args) {
-        return report;
+        return Ok(report);
     }
-    match parse(context, args) {
-        Ok(plan) => copy(context, &plan, &args.ssh),
-        Err(fault) => context.failed(fault),
-    }
+    Ok(copy(context, &parse(context, args)?, &args.ssh))
 }
 
 fn parse(context: &Context, args: &CpArgs) -> Result<CopyPlan, Fault> {
@@ -110,11 +107,8 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     if context.json {
         out_json(&object(&dry.lock(), &items.lock(), &report));
     } else {
-        eprint_lines(report.failures());
+        eprint_lines(report.problems());
         context.inform(report.note_lines());
-        if let Some(error) = &report.error {
-            eprint_lines(error_lines(error));
-        }
         out(report.would_move());
     }
     Ok(report.exit_code())
@@ -123,7 +117,7 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
 fn object(dry: &DryRun, items: &[Item], report: &RunReport) -> serde_json::Value {
     let report_object = json_value(report);
     let mut object = dry.value();
-    let keys = "ok bytes files kept_files resumed_bytes deleted_files failed_files failures error";
+    let keys = "schema ok bytes files kept_files resumed_bytes deleted_files failed_files failures error";
     for key in keys.split(' ') {
         object[key] = report_object[key].clone();
     }

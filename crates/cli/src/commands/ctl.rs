@@ -1,7 +1,7 @@
 //! `haul ctl`: lists this user's running copies and pipes, shows one, or changes its control law.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -33,28 +33,25 @@ pub(crate) fn run(copy: Option<&str>, changes: &[Assignment], as_object: bool) -
             "`haul ctl` lists running copies",
         )
     })?;
-    show(name, &reply, as_object);
+    show(&reply, as_object);
     Ok(0)
 }
 
-/// Returns the reply of the copy at this socket; `None` if no process listens there.
+/// Returns the reply of the copy at this socket, with its name; `None` if no process listens there.
 fn send_request(path: &Path, changes: &[(String, String)]) -> Result<Option<Value>, Fault> {
     let reply = (|| {
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
         stream.write_all(format!("{}\n", serde_json::to_string(changes)?).as_bytes())?;
-        let mut line = String::new();
-        BufReader::new((&stream).take(MAX_LINE)).read_line(&mut line)?;
-        Ok(serde_json::from_str::<Value>(&line)?)
+        Ok(serde_json::from_reader::<_, Value>(BufReader::new(stream.take(MAX_LINE)))?)
     })();
-    let reply = match reply.map_err(|error: io::Error| (error.kind(), error)) {
+    let name = path.file_name().unwrap_or_default().display();
+    let mut reply = match reply.map_err(|error: io::Error| (error.kind(), error)) {
         Ok(reply) => reply,
         Err((ErrorKind::ConnectionRefused | ErrorKind::NotFound, _)) => return Ok(None),
-        Err((_, error)) => {
-            let name = path.file_name().unwrap_or_default().display();
-            return Err(fault::io(format!("copy {name} does not respond"), &error));
-        }
+        Err((_, error)) => return Err(fault::io(format!("copy {name} does not respond"), &error)),
     };
+    reply["copy"] = name.to_string().into();
     let error = &reply["error"];
     match error["message"].as_str() {
         Some(message) => Err(fault::usage(message, error["hint"].as_str().unwrap_or_default())),
@@ -63,14 +60,14 @@ fn send_request(path: &Path, changes: &[(String, String)]) -> Result<Option<Valu
 }
 
 /// Returns the copies that answer, sorted by name. Removes the sockets of dead processes.
-fn running(directory: &Path) -> Vec<(String, Value)> {
+fn running(directory: &Path) -> Vec<Value> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
-    let mut found: Vec<(String, Value)> = sockets
+    let mut found: Vec<Value> = sockets
         .filter_map(|entry| {
-            let name = copy_name(entry.file_name().to_str()?).ok()?;
+            copy_name(entry.file_name().to_str()?).ok()?;
             match send_request(&entry.path(), &[]) {
-                Ok(Some(reply)) => Some((name, reply)),
+                Ok(Some(reply)) => Some(reply),
                 Ok(None) => {
                     let _ = fs::remove_file(entry.path());
                     None
@@ -79,31 +76,25 @@ fn running(directory: &Path) -> Vec<(String, Value)> {
             }
         })
         .collect();
-    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found.sort_by(|a, b| a["copy"].as_str().cmp(&b["copy"].as_str()));
     found
 }
 
-fn list(running: &[(String, Value)], as_object: bool) {
+fn list(running: &[Value], as_object: bool) {
     if as_object {
-        let copies: Vec<Value> = running.iter().map(|(name, reply)| named(name, reply)).collect();
-        return out_fields(json!({ "copies": copies }), None);
+        return out_fields(json!({ "copies": running }), None);
     }
     if running.is_empty() {
         return eprint_lines("this user runs no copies");
     }
-    for (name, reply) in running {
-        out(line(name, reply));
+    for reply in running {
+        out(line(reply));
     }
 }
 
-fn named(name: &str, reply: &Value) -> Value {
-    let mut copy = reply.clone();
-    copy["copy"] = json!(name);
-    copy
-}
-
-fn line(name: &str, reply: &Value) -> String {
-    let side = reply["side"].as_str().unwrap_or_default();
+fn line(reply: &Value) -> String {
+    let (name, side) =
+        (reply["copy"].as_str().unwrap_or_default(), reply["side"].as_str().unwrap_or_default());
     let moved = Bytes(reply["bytes"].as_u64().unwrap_or(0));
     let data = &reply["data"];
     let law = data["controller"].as_str().or(reply["rate_control"]["controller"].as_str()).unwrap_or("-");
@@ -112,11 +103,11 @@ fn line(name: &str, reply: &Value) -> String {
     format!("{name:<10} {side:<9} {moved:>10}  {law}{rate}")
 }
 
-fn show(name: &str, reply: &Value, as_object: bool) {
+fn show(reply: &Value, as_object: bool) {
     if as_object {
-        return out_fields(json!({ "copy": named(name, reply) }), None);
+        return out_fields(json!({ "copy": reply }), None);
     }
-    out(line(name, reply));
+    out(line(reply));
     for (key, value) in reply["rate_control"].as_object().into_iter().flatten() {
         out(format!("  {key}={}", value.as_str().unwrap_or_default()));
     }

@@ -18,7 +18,7 @@ use std::{io, thread};
 use haul_base::{Bytes, Rate, Span};
 use haul_engine::Role;
 use haul_sim::DropReason;
-use haul_wan::{Emulator, V4, accept, drain, fill};
+use haul_wan::{V4, accept, drain, fill};
 use haul_wire::control::{Fault, Selection};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, count};
 use crate::transfer::{Context, Cpu, upload, with_local_server};
 use busy::busy;
-use path::{EmulatedPath, Namespaces, emulator, row, show_counts, start};
+use path::{EmulatedPath, Namespaces, counts, emulator, parameters, row, show_counts, start};
 
 /// Maximum duration of a TCP flow, from its first packet.
 const MAX_DURATION: Duration = Duration::from_secs(10);
@@ -41,8 +41,7 @@ const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
 
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
     let run = if args.busy_receiver { busy } else { try_demo };
-    let result = run(context, args, namespaces);
-    result.inspect(|report| context.trace_end(report)).unwrap_or_else(|fault| context.failed(fault))
+    context.traced(parameters(&args.emulated), || run(context, args, namespaces))
 }
 
 fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
@@ -52,7 +51,7 @@ fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Resu
     let path = start(context, spec, namespaces)?;
     let mut report = copy(context, &path, source, &scratch.path().join("received"))?;
     show_counts(context, &path)?;
-    report.capacity = Some((spec.path_rate, "path"));
+    report.capacity = Some((spec.path_rate, "path".into()));
     if report.is_ok() && report.bytes > 0 && !args.no_tcp {
         let why = path.why_relay().map(str::to_owned);
         drop(path);
@@ -195,18 +194,12 @@ fn flow(context: &Context, spec: &PathArgs, congestion: &str, bytes: u64) -> Res
     if let Some(error) = emulator.failure() {
         return Err(io::Error::other(format!("the emulated path has failed: {error}")).into());
     }
-    let emulator_lost = lost_by(&emulator)?;
+    let emulator_lost =
+        counts(&emulator)?.iter().map(|direction| direction.drops.of(DropReason::Carrier)).sum();
     let (congestion, seconds) = (congestion.to_owned(), elapsed.as_secs_f64());
     let goodput_bps = Rate::from_transfer(bytes, Span::from_secs_f64(seconds)).as_bps() as f64;
     let share = goodput_bps / spec.path_rate.as_bps().max(1) as f64;
     Ok(TcpFlow { congestion, bytes, seconds, goodput_bps, share, emulator_lost })
-}
-
-/// Returns the number of packets that the emulator dropped, or did not read in time.
-fn lost_by(emulator: &Emulator) -> io::Result<u64> {
-    let transferred = emulator.snapshots().into_iter().flatten();
-    let refused: u64 = transferred.map(|direction| direction.drops.of(DropReason::Carrier)).sum();
-    Ok(refused + emulator.world.a.device_drops()? + emulator.world.b.device_drops()?)
 }
 
 /// Sends `bytes` bytes from side A to side B, until 10 s are over or `should_continue`, called with the number

@@ -70,7 +70,7 @@ fn advice(report: &RunReport, requested: Bytes, idle: Option<&[u32]>) -> Option<
 
 /// Advises a receive buffer that holds what arrives while nobody reads; `None` if nothing was lost.
 fn larger_buffer(report: &RunReport, requested: Bytes) -> Option<String> {
-    let (rate, _) = report.capacity.filter(|_| report.lost.total() > 0)?;
+    let (rate, _) = report.capacity.as_ref().filter(|_| report.lost.total() > 0)?;
     let (pause, words) = match report.longest_read_delay {
         Some(pause) => (pause, "the longest time that a packet waited to be read"),
         None => (report.rtt?, "one round trip; the longest pause is unknown"),
@@ -87,20 +87,20 @@ fn larger_buffer(report: &RunReport, requested: Bytes) -> Option<String> {
 /// Returns how many times the goodput the path delivers at most; `None` if unknown, low, or the path limits.
 fn expected_gain(report: &RunReport) -> Option<f64> {
     let limit = &*report.limited_by.as_ref()?.what;
-    let (path, _) = report.capacity.filter(|(_, name)| *name != "ceiling")?;
+    let (path, _) = report.capacity.as_ref().filter(|(_, name)| *name != "ceiling")?;
     let times = path.as_bps() as f64 / report.goodput.as_bps().max(1) as f64;
     (!["path", "path_or_sender", "rate_ceiling"].contains(&limit) && times >= MIN_GAIN).then_some(times)
 }
 
 fn gain_in_words(report: &RunReport) -> String {
     let limit = report.limited_by.as_ref().map(|limit| &*limit.what);
-    match (expected_gain(report), report.capacity) {
+    match (expected_gain(report), &report.capacity) {
         (Some(times), Some((path, _))) => {
             format!("up to {times:.1} times: the next known limit is the path, with at most {path}")
         }
         _ if limit == Some("path") => "none without another path or control law".to_owned(),
-        (None, Some((path, "measured path")))
-            if !matches!(limit, Some("path_or_sender" | "rate_ceiling")) =>
+        (None, Some((path, name)))
+            if name == "measured path" && !matches!(limit, Some("path_or_sender" | "rate_ceiling")) =>
         {
             format!("none measured: the path delivered at most {path}")
         }
@@ -188,7 +188,7 @@ fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<Measur
     let bench_args =
         BenchArgs { url: args.url.clone(), time: Some(args.time), reverse, ..BenchArgs::default() };
     let before = ProcessorTimes::now();
-    let report = bench::run(context, &bench_args);
+    let report = bench::run(context, &bench_args)?;
     if let Some(fault) = report.error {
         return Err(fault);
     }
@@ -273,9 +273,9 @@ mod tests {
 
     #[test]
     fn a_gain_is_expected_only_if_the_path_was_not_the_limit() {
-        let gain_of = |what: &str, name, path| {
+        let gain_of = |what: &str, name: &'static str, path| {
             let limited_by = Some(Limit { what: what.to_owned().into(), evidence: String::new() });
-            let capacity = Some((Rate::from_mbps(path), name));
+            let capacity = Some((Rate::from_mbps(path), name.into()));
             expected_gain(&RunReport {
                 goodput: Rate::from_mbps(400),
                 limited_by,
@@ -296,7 +296,7 @@ mod tests {
             rtt: Some(Span::from_millis(50)),
             lost: [(Cause::ReceiverHost, 7)].into_iter().collect(),
             limited_by: Some(Limit { what: what.to_owned().into(), evidence: String::new() }),
-            capacity: Some((Rate::from_mbps(1_000), "measured path")),
+            capacity: Some((Rate::from_mbps(1_000), "measured path".into())),
             ..RunReport::default()
         }
     }
@@ -324,8 +324,10 @@ mod tests {
         }
         let level = RunReport { goodput: Rate::from_mbps(990), ..limited_by("sender_cpu") };
         assert!(gain_in_words(&level).starts_with("none measured"));
-        let capped =
-            RunReport { capacity: Some((Rate::from_mbps(400), "ceiling")), ..limited_by("sender_cpu") };
+        let capped = RunReport {
+            capacity: Some((Rate::from_mbps(400), "ceiling".into())),
+            ..limited_by("sender_cpu")
+        };
         assert_eq!(gain_in_words(&capped), "not known");
     }
 

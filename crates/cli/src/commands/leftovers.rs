@@ -30,13 +30,10 @@ impl Found {
 }
 
 impl Search {
-    /// Searches these directories (none: this one) and, if `recursive`, their subdirectories.
+    /// Searches these directories and, if `recursive`, their subdirectories.
     pub(super) fn run(PlaceArgs { directories, recursive }: &PlaceArgs) -> Self {
         let mut search = Self::default();
         let mut pending: Vec<PathBuf> = directories.iter().rev().cloned().collect();
-        if directories.is_empty() {
-            pending.push(PathBuf::from("."));
-        }
         while let Some(directory) = pending.pop() {
             match find_journals(&directory) {
                 Ok(journals) => search.found.extend(journals.into_iter().map(|journal| {

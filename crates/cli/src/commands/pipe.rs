@@ -18,7 +18,7 @@ use haul_base::{Bytes, Rate, Span};
 use haul_engine::HaulUrl;
 use haul_host::{peak_memory, process_cpu};
 use haul_proto::{ChosenLaw, Part};
-use haul_wire::control::{Cipher, Fault, FaultCode};
+use haul_wire::control::{Fault, FaultCode};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Endpoint,
     Error, ListenOptions, Listener, OpenError, Options, StreamStatistics, StreamsPermitted, WaitError,
@@ -28,12 +28,12 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use self::control::{Controls, LAW, with_control};
-use self::stdio::{Input, write};
+use self::stdio::Input;
 use crate::args::PipeArgs;
 use crate::commands::serve::{own_address, write_url};
 use crate::endpoint;
 use crate::fault;
-use crate::output::{CpuSeconds, Packets, RunReport, count, eprint_verbatim};
+use crate::output::{CpuSeconds, Packets, RunReport, count, eprint_verbatim, write_stdout};
 use crate::settings::{Settings, ciphers};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::Context;
@@ -77,6 +77,7 @@ impl Tally {
         let law = recipe.part(LAW);
         self.report.lost =
             statistics.of().map(|law: &RateControlStats| law.lost_by_cause).unwrap_or_default();
+        self.report.cipher = connection.cipher().to_string();
         self.add(&recipe.name, law, Some(statistics.rtt), Packets { sent, resent });
     }
 }
@@ -97,10 +98,10 @@ pub(crate) fn run(context: &Context, args: &PipeArgs) -> RunReport {
     let tally = Tally { report: of_client.unwrap_or_default(), ..Tally::default() };
     let (traced, moved, tally) = (Cell::new(started), AtomicU64::new(0), RefCell::new(tally));
     let pipe = Pipe { context, args, traced, moved, tally };
-    let error = pipe.run().err();
-    let mut report = pipe.report(started.elapsed().into(), error);
-    context.trace_end(&report);
-    context.add_trace_error(&mut report);
+    let report = context.traced(json!({ "receives": args.writes_stdout() }), || {
+        let error = pipe.run().err();
+        Ok(pipe.report(started.elapsed().into(), error))
+    });
     if report.is_ok() {
         pipe.summary(&report);
     }
@@ -111,12 +112,25 @@ impl Pipe<'_> {
     fn run(&self) -> Result<(), Fault> {
         if self.args.writes_stdout() { check_stdout() } else { check_stdin() }?;
         self.context.check_loss_model(!self.args.writes_stdout())?;
-        self.context.events.write("start", json!({ "receives": self.args.writes_stdout() }));
+        self.check_options()?;
         if let Some(address) = self.args.listen {
             return self.listen(address);
         }
         let usage = "haul pipe [OPTIONS] URL, or haul pipe --listen on the other machine";
         self.connect(&endpoint::url(self.args.url.as_deref(), usage)?)
+    }
+
+    /// Rejects typed options of the other side.
+    fn check_options(&self) -> Result<(), Fault> {
+        let (options, message, place) = if self.args.listen.is_some() {
+            let options = &["preset", "set", "rate", "controller", "diagnosis"][..];
+            (options, "a listener uses the preset and settings of the other side", "the URL")
+        } else {
+            (&["url-file", "host"][..], "only a listener makes a URL", "--listen")
+        };
+        let rejected = self.context.typed.iter().find(|typed| options.contains(&typed.as_str()));
+        let hint = |option| format!("give --{option} beside {place}");
+        rejected.map_or(Ok(()), |option| Err(fault::usage(message, hint(option))))
     }
 
     fn moved(&self) -> u64 {
@@ -126,10 +140,6 @@ impl Pipe<'_> {
     fn count(&self, bytes: usize, messages: u64) {
         self.moved.fetch_add(bytes as u64, Ordering::Relaxed);
         self.tally.borrow_mut().messages += messages;
-    }
-
-    fn set_cipher(&self, cipher: Cipher) {
-        self.tally.borrow_mut().report.cipher = cipher.to_string();
     }
 
     /// Writes a `progress` event, at most once per [`POLL_INTERVAL`]; fails when the user cancels.
@@ -204,13 +214,6 @@ impl Pipe<'_> {
     }
 
     fn listen(&self, addr: SocketAddr) -> Result<(), Fault> {
-        let clients = ["preset", "set", "rate", "controller", "diagnosis"];
-        if let Some(option) = self.context.typed.iter().find(|typed| clients.contains(&typed.as_str())) {
-            return Err(fault::usage(
-                "a listener uses the preset and settings of the other side",
-                format!("give --{option} beside the URL"),
-            ));
-        }
         let is_misdirected = Arc::new(AtomicBool::new(false));
         let options = self.listen_options(addr, is_misdirected.clone());
         if self.args.url_file.is_none() {
@@ -283,7 +286,6 @@ impl Pipe<'_> {
     }
 
     fn exchange(&self, connection: &Connection) -> Result<(), Fault> {
-        self.set_cipher(connection.cipher());
         let receives = self.args.writes_stdout();
         let side = if receives { Side::Receives } else { Side::Sends };
         let result = with_control(side, &mut &*connection, &self.moved, || {
@@ -298,7 +300,6 @@ impl Pipe<'_> {
     }
 
     fn send_bytes(&self, mut writer: ByteWriter) -> Result<(), Fault> {
-        self.set_cipher(writer.cipher());
         let result = self.write_all(&mut writer);
         let StreamStatistics { bytes, rtt, packets: sent, resent, lost, .. } = writer.statistics();
         if result.is_err() {
@@ -307,6 +308,7 @@ impl Pipe<'_> {
         }
         let mut tally = self.tally.borrow_mut();
         (tally.report.lost, tally.report.limited_by) = (lost, writer.limit());
+        tally.report.cipher = writer.cipher().to_string();
         tally.add(writer.recipe(), writer.law(), rtt, Packets { sent, resent });
         result
     }
@@ -350,10 +352,10 @@ impl Pipe<'_> {
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<(), Fault> {
-        self.set_cipher(reader.cipher());
         let mut requests = reader.law_requests();
         let result = with_control(Side::Receives, &mut requests, &self.moved, || self.read_all(&mut reader));
         let (rtt, mut tally) = (reader.statistics().rtt, self.tally.borrow_mut());
+        tally.report.cipher = reader.cipher().to_string();
         tally.add(reader.recipe(), requests.law(), rtt, Packets::default());
         result
     }
@@ -364,10 +366,23 @@ impl Pipe<'_> {
             let read = || reader.read_some(&mut buffer).wait_for(POLL_INTERVAL).map_err(stream_error);
             let read = self.until_done(read)?;
             self.count(read, 0);
-            if read == 0 || write(&buffer[..read], self.context)? {
+            if read == 0 || self.write(&buffer[..read])? {
                 return Ok(());
             }
         }
+    }
+
+    /// Writes to stdout what was received and counted. Returns whether its reader has closed it.
+    fn write(&self, data: &[u8]) -> Result<bool, Fault> {
+        let written = write_stdout(data).map_err(|e| fault::io("cannot write to stdout", &e));
+        if written != Ok(false) {
+            // It was counted before, so that `haul ctl` shows it while the reader does not read.
+            self.moved.fetch_sub(data.len() as u64, Ordering::Relaxed);
+        }
+        if written == Ok(true) {
+            self.context.inform("the reader of stdout has gone");
+        }
+        written
     }
 
     fn send_messages(&self, connection: &Connection) -> Result<(), Fault> {
@@ -410,7 +425,7 @@ impl Pipe<'_> {
             let (first, last) = numbers.unwrap_or((message.id, message.id));
             numbers = Some((first.min(message.id), last.max(message.id)));
             self.count(message.data.len(), 1);
-            if write(&message.data, self.context)? {
+            if self.write(&message.data)? {
                 break;
             }
         }

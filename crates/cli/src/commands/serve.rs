@@ -156,13 +156,10 @@ impl Server<'_> {
             }));
         }
         let session = format!("{peer} {request}: ");
-        eprint_lines(report.failures().with_prefix(&session));
-        if report.error.is_some() {
-            // The client was not sent them.
-            self.policy.context.inform(report.note_lines().with_prefix(&session));
-        }
+        eprint_lines(report.problems().with_prefix(&session));
         let done = match &report.error {
-            Some(fault) => return eprint_lines(error_lines(fault).with_prefix(&session)),
+            // The client was not sent the notes.
+            Some(_) => return self.policy.context.inform(report.note_lines().with_prefix(&session)),
             None if is_dry => "dry run, nothing was moved".to_owned(),
             None if report.is_nothing_done() => "nothing was moved".to_owned(),
             None if report.bytes == 0 && report.files == 0 => "done".to_owned(),

@@ -12,8 +12,8 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use crate::args::{Assignment, Cli, Command, Global};
 use crate::fault::{self, Fault};
 
-use options::{Chosen, Kind, Layer, OptionSpec, RULES, with_tip};
 pub(crate) use options::{ConfigRow, Origin, Setting, Sources, heading_in_cp, parse_bool, scalar, table};
+use options::{Kind, Layer, OptionSpec, RULES, with_tip};
 
 /// Command whose values `haul --show-config` shows if none is given.
 const COMMAND_SHOWN: &str = "cp";
@@ -64,11 +64,12 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     for path in sources.files()? {
         layers.push(options::of_file(&command, &options, &path)?);
     }
-    let chosen = choose(&options, &layers, &options::conflicts_of_typed(&command, &typed));
+    let settings = settings(&layers)?;
+    let layers = choose(&options, layers, &options::conflicts_of_typed(&command, &typed));
 
-    let completed = complete(argv, &typed, &options, &layers, &chosen)?;
+    let completed = complete(argv, &typed, &options, &layers)?;
     let matches =
-        Cli::command().try_get_matches_from(&completed).map_err(|error| name_origin(error, &chosen))?;
+        Cli::command().try_get_matches_from(&completed).map_err(|error| name_origin(error, &layers))?;
     let Cli { global, command } = Cli::from_arg_matches(&matches)?;
     let command = command.expect("a subcommand was typed, or was put in by `complete`");
     Ok(Resolved {
@@ -77,15 +78,21 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
         preset: options::value(&matches, "preset"),
         diagnosis_model: options::value(&matches, "diagnosis_model"),
         events: options::value(&matches, "events"),
-        settings: settings(&layers)?,
-        rows: options::rows(&options, &matches, &chosen),
+        settings,
+        rows: options::rows(&options, &matches, &layers),
         typed: layers[0].keys().cloned().collect(),
         notes,
     })
 }
 
-/// Whether a faulty command line and `sources` ask for `--json`, and whether for a pipe that writes to stdout.
-pub(crate) fn requested_output(argv: &[OsString], sources: &Sources) -> (bool, bool) {
+/// Whether the report is requested as JSON, and whether stdout is for data, so that it goes to stderr.
+pub(crate) struct RequestedOutput {
+    pub json: bool,
+    pub is_stdout_for_data: bool,
+}
+
+/// Returns what a faulty command line and `sources` request.
+pub(crate) fn requested_output(argv: &[OsString], sources: &Sources) -> RequestedOutput {
     let words = || argv.iter().skip(1).take_while(|word| *word != "--").filter_map(|word| word.to_str());
     let command = words().find(|word| !word.starts_with('-')).unwrap_or(COMMAND_SHOWN);
     let options = OptionSpec::of_command(command);
@@ -93,12 +100,16 @@ pub(crate) fn requested_output(argv: &[OsString], sources: &Sources) -> (bool, b
     let files = sources.files().into_iter().flatten();
     let of_files = files.map(|path| options::of_file(command, &options, &path));
     let layers: Vec<Layer> = [of_environment].into_iter().chain(of_files).flatten().collect();
+    let is_typed = |long: &str| words().any(|word| word.starts_with(&format!("--{long}")));
     let is_on = |long: &str| {
-        let is_typed = words().any(|word| word.starts_with(&format!("--{long}")));
         let configured = || layers.iter().find_map(|layer| options::values(layer, long).last());
-        is_typed || configured().is_some_and(|(_, text)| parse_bool(text) != Some(false))
+        is_typed(long) || configured().is_some_and(|(_, text)| parse_bool(text) != Some(false))
     };
-    (is_on("json"), command == "pipe" && is_on("listen") != is_on("reverse"))
+    // A typed URL hides a configured `listen`.
+    let has_url = words().any(|word| word.starts_with('@') || word.starts_with("haul://"));
+    let listens = if has_url { is_typed("listen") } else { is_on("listen") };
+    let is_stdout_for_data = command == "pipe" && listens != is_on("reverse");
+    RequestedOutput { json: is_on("json"), is_stdout_for_data }
 }
 
 /// Mutually exclusive options; a source of higher precedence hides the other option in lower ones.
@@ -107,51 +118,48 @@ const EXCLUSIVE: [[&str; 2]; 3] = [["time", "bytes"], ["checksum", "ignore-times
 /// Options whose configured values are ignored without another one, in commands that have both.
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
-/// Returns the value of each option (except `set`) from the layer of highest precedence, those of [`RULES`] from
-/// all; values of `conflicting`, which conflict with typed options, only from the command line.
-fn choose(options: &[OptionSpec], layers: &[Layer], conflicting: &[String]) -> Chosen {
+/// Removes from each layer the values that layers of higher precedence hide, except those of `set` and [`RULES`],
+/// which accumulate, and the values of `conflicting`, which conflict with typed options.
+fn choose(options: &[OptionSpec], layers: Vec<Layer>, conflicting: &[String]) -> Vec<Layer> {
     let option = |long: &str| options.iter().find(|option| option.long == long);
-    let is_set = |chosen: &Chosen, long: &str| {
+    let is_set = |chosen: &[Layer], long: &str| {
         let is_switch = option(long).is_some_and(|option| option.kind == Kind::Switch);
-        let is_off = |texts: &[String]| is_switch && texts.iter().all(|text| parse_bool(text) == Some(false));
-        chosen.get(long).is_some_and(|values| values.iter().any(|(_, texts)| !is_off(texts)))
+        let mut values = chosen.iter().flat_map(|layer| options::values(layer, long));
+        values.any(|(_, text)| !is_switch || parse_bool(text) != Some(false))
     };
-    let mut chosen = Chosen::new();
-    for (at, layer) in layers.iter().enumerate() {
-        let upper = chosen.clone();
-        let applies = |long: &String| RULES.contains(&&**long) || long != "set" && !upper.contains_key(long);
-        for (long, value) in layer.iter().filter(|(long, _)| applies(long)) {
+    let mut chosen: Vec<Layer> = Vec::new();
+    for mut layer in layers {
+        layer.retain(|long, _| {
+            let accumulates = long == "set" || RULES.contains(&&**long);
             let mut others = EXCLUSIVE.into_iter().filter(|pair| pair.contains(&&**long)).flatten();
-            let is_hidden = others.any(|other| is_set(&upper, other)) || at > 0 && conflicting.contains(long);
-            if !is_hidden {
-                chosen.entry(long.clone()).or_default().push(value.clone());
-            }
-        }
+            (accumulates || !chosen.iter().any(|upper| upper.contains_key(long)))
+                && !others.any(|other| is_set(&chosen, other))
+                && (chosen.is_empty() || !conflicting.contains(long))
+        });
+        chosen.push(layer);
     }
     for (dependent, on) in DEPENDENT {
         if option(on).is_some() && !is_set(&chosen, on) {
-            chosen.remove(dependent);
+            for layer in &mut chosen {
+                layer.remove(dependent);
+            }
         }
     }
     chosen
 }
 
-/// Adds the chosen values to the command line, before any `--`, in order of precedence; of each source
+/// Adds the values of all layers to the command line, before any `--`, in order of precedence; of each layer
 /// `--include` before `--exclude`.
 fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
     options: &[OptionSpec],
     layers: &[Layer],
-    chosen: &Chosen,
 ) -> Result<Vec<OsString>, Fault> {
     let mut added = Vec::new();
-    for layer in layers {
-        let is_chosen = |(long, value): &(&String, &(Origin, Vec<String>))| {
-            !value.0.is_typed() && chosen.get(*long).is_some_and(|values| values.contains(value))
-        };
-        let (includes, others): (Vec<_>, Vec<_>) =
-            layer.iter().filter(is_chosen).partition(|(long, _)| *long == "include");
+    for layer in &layers[1..] {
+        let values = layer.iter().filter(|(long, _)| *long != "set");
+        let (includes, others): (Vec<_>, Vec<_>) = values.partition(|(long, _)| *long == "include");
         for (long, (origin, texts)) in includes.into_iter().chain(others) {
             let kind = options.iter().find(|o| o.long == *long).map_or(Kind::Value, |o| o.kind);
             let words = texts.iter().map(|text| kind.to_arguments(long, text)).collect::<Result<Vec<_>, _>>();
@@ -173,13 +181,13 @@ fn bad_value(origin: &Origin, long: &str, texts: &[String], problem: &str) -> Fa
 }
 
 /// Adds the origin of a value that clap rejected.
-fn name_origin(error: clap::Error, chosen: &Chosen) -> StartError {
+fn name_origin(error: clap::Error, layers: &[Layer]) -> StartError {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return error.into();
     };
     let long = argument.trim_start_matches("--").split([' ', '=', '[']).next().unwrap_or_default();
     let invalid = error.get(ContextKind::InvalidValue).map_or_else(String::new, ToString::to_string);
-    let added = chosen.get(long).into_iter().flatten().filter(|(origin, _)| !origin.is_typed());
+    let added = layers[1..].iter().filter_map(|layer| layer.get(long));
     match added.max_by_key(|(_, texts)| texts.contains(&invalid)) {
         Some((origin, texts)) => bad_value(origin, long, texts, &problem(&error)).into(),
         None => error.into(),

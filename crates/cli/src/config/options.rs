@@ -43,9 +43,6 @@ impl Origin {
 /// Values by the option's long name, as on a command line, with their origin. Most options have one value.
 pub(super) type Layer = BTreeMap<String, (Origin, Vec<String>)>;
 
-/// Values by the option's long name, in order of precedence. Only options of [`RULES`] have several.
-pub(super) type Chosen = BTreeMap<String, Vec<(Origin, Vec<String>)>>;
-
 pub(super) fn values<'a>(layer: &'a Layer, long: &str) -> impl Iterator<Item = (&'a Origin, &'a str)> {
     layer.get(long).into_iter().flat_map(|(origin, texts)| texts.iter().map(move |text| (origin, &**text)))
 }
@@ -206,21 +203,21 @@ pub(crate) fn table(rows: &[ConfigRow]) -> Lines {
 }
 
 pub(super) fn typed_layer(options: &[OptionSpec], matches: &ArgMatches) -> Layer {
-    let typed = options.iter().filter(|option| is_typed(matches, &option.id));
-    let value =
-        |option: &OptionSpec| (Origin::Flag(option.long.clone()), raw(matches, option).unwrap_or_default());
-    typed.map(|option| (option.long.clone(), value(option))).collect()
+    let typed = options.iter().filter(|option| is_typed(matches, &option.id)).map(|option| {
+        let value = (Origin::Flag(option.long.clone()), raw(matches, option).unwrap_or_default());
+        (option.long.clone(), value)
+    });
+    typed.collect()
 }
 
 /// Returns a row per option except `--set`, for whose parameters `Settings::rows` has rows.
-pub(super) fn rows(options: &[OptionSpec], matches: &ArgMatches, chosen: &Chosen) -> Vec<ConfigRow> {
+pub(super) fn rows(options: &[OptionSpec], matches: &ArgMatches, layers: &[Layer]) -> Vec<ConfigRow> {
     let row = |option: &OptionSpec| {
-        let origins = chosen.get(&option.long).map_or_else(
-            || Origin::Default.to_string(),
-            |values| values.iter().map(|(origin, _)| origin.to_string()).collect::<Vec<_>>().join(", "),
-        );
+        let values = layers.iter().filter_map(|layer| layer.get(&option.long));
+        let origins: Vec<String> = values.map(|(origin, _)| origin.to_string()).collect();
+        let origin = if origins.is_empty() { Origin::Default.to_string() } else { origins.join(", ") };
         let value = raw(matches, option).map(|values| values.join(" "));
-        ConfigRow { key: key(&option.long), value, origin: origins }
+        ConfigRow { key: key(&option.long), value, origin }
     };
     options.iter().filter(|option| option.kind != Kind::Set).map(row).collect()
 }

@@ -50,11 +50,7 @@ impl EventLog {
             return Err(fault::usage(message, "leave one of them out, or name a file for the events"));
         }
         check_stdout()?;
-        let write = |line: &[u8]| {
-            write_stdout(&String::from_utf8_lossy(line));
-            Ok(())
-        };
-        Ok(Self::to(Box::new(write), "stdout".to_owned()))
+        Ok(Self::to(Box::new(|line| write_stdout(line).map(drop)), "stdout".to_owned()))
     }
 
     /// Creates a trace, which may replace another one. Events are not buffered.

@@ -64,12 +64,18 @@ pub(crate) fn without_keys(text: &str) -> String {
 
 static WRITE_ERROR: OnceLock<String> = OnceLock::new();
 
-/// Writes to stdout, and records if that fails. A closed pipe is not an error.
-pub(super) fn write_stdout(text: &str) {
+/// Writes to stdout and flushes it. Returns whether its reader has closed it.
+pub(crate) fn write_stdout(bytes: &[u8]) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
-    if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
-        && error.kind() != ErrorKind::BrokenPipe
-    {
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(true),
+        written => written.map(|()| false),
+    }
+}
+
+/// Writes to stdout, and records if that fails. A closed pipe is not an error.
+fn print(bytes: &[u8]) {
+    if let Err(error) = write_stdout(bytes) {
         let _ = WRITE_ERROR.set(error.to_string());
     }
 }
@@ -80,7 +86,7 @@ pub(crate) fn stdout_error() -> Option<&'static str> {
 }
 
 pub(crate) fn out(lines: impl Into<Lines>) {
-    write_stdout(&lines.into().0);
+    print(lines.into().0.as_bytes());
 }
 
 pub(crate) fn out_json(json: &Value) {
@@ -89,7 +95,7 @@ pub(crate) fn out_json(json: &Value) {
 
 /// Writes text to stdout without escaping it.
 pub(crate) fn out_verbatim(text: &str) {
-    write_stdout(&zeroize::Zeroizing::new(format!("{text}\n")));
+    print(zeroize::Zeroizing::new(format!("{text}\n")).as_bytes());
 }
 
 pub(crate) fn out_url(url: &HaulUrl) {

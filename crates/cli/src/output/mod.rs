@@ -13,7 +13,7 @@ pub(crate) use format::{
 };
 pub(crate) use lines::{
     Lines, eprint_lines, eprint_verbatim, escape_controls, out, out_json, out_url, out_verbatim,
-    stdout_error, without_keys,
+    stdout_error, without_keys, write_stdout,
 };
 pub(crate) use progress::{Progress, ProgressStyle, Snapshot, Stall, is_rich_terminal};
 pub(crate) use report::{CpuSeconds, FileFailure, Packets, RunReport, by_cause, json_value, out_fields};

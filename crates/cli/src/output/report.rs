@@ -1,9 +1,11 @@
 //! Report of a finished run, for scripts and for users.
 
+use std::borrow::Cow;
+
 use haul_base::{Bytes, Cause, CauseCounts, Rate, Span, printable_bytes};
 use haul_mover::SOME_FAILED;
 use haul_proto::Limit;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
@@ -70,8 +72,7 @@ pub(crate) struct RunReport {
     pub packets: Packets,
     pub lost: CauseCounts,
     /// Achievable rate and its name: `path`, `ceiling` or `measured path`.
-    #[serde(deserialize_with = "known_capacity")]
-    pub capacity: Option<(Rate, &'static str)>,
+    pub capacity: Option<(Rate, Cow<'static, str>)>,
     pub limited_by: Option<Limit>,
     /// Longest time that a packet waited to be read by the receiver, if this side sent.
     pub longest_read_delay: Option<Span>,
@@ -105,13 +106,6 @@ pub(crate) struct RunReport {
     #[serde(skip)]
     pub compared: Option<(&'static str, Value)>,
     pub error: Option<Fault>,
-}
-
-/// Drops a capacity with an unknown name.
-fn known_capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Option<(Rate, &'static str)>, D::Error> {
-    let read = Option::<(Rate, String)>::deserialize(from)?;
-    let known = |name: &str| ["path", "ceiling", "measured path"].into_iter().find(|known| *known == name);
-    Ok(read.and_then(|(rate, name)| Some((rate, known(&name)?))))
 }
 
 impl RunReport {
@@ -234,7 +228,7 @@ impl RunReport {
         let verb = if self.files > 0 || self.digest.is_some() { "Moved" } else { "Carried" };
         let (bytes, time, goodput) = (Bytes(self.bytes), clock(self.elapsed), self.goodput);
         // A run of few packets, which leave at once, can exceed the capacity.
-        let capacity = self.capacity.filter(|(rate, _)| *rate >= goodput.max(Rate::from_bps(1)));
+        let capacity = self.capacity.as_ref().filter(|(rate, _)| *rate >= goodput.max(Rate::from_bps(1)));
         let share = capacity.map(|(capacity, name)| {
             let share = percent(goodput.as_bps() as f64 / capacity.as_bps() as f64);
             format!(" ({share} of the {name}'s {capacity})")
@@ -365,14 +359,12 @@ pub(crate) fn out_fields(mut fields: Value, error: Option<&Fault>) {
     out_json(&fields);
 }
 
-/// Limit whose summary mentions what this system lacks.
-const RECEIVER_HOST: &str = "receiver_host";
-
 impl From<&RunReport> for Lines {
     fn from(report: &RunReport) -> Self {
         let mut lines = report.failures();
         lines.append(&report.note_lines());
-        if report.limited_by.as_ref().is_some_and(|limit| limit.what == RECEIVER_HOST) {
+        // What this system lacks may be why.
+        if report.limited_by.as_ref().is_some_and(|limit| limit.what == "receiver_host") {
             report.fallbacks.iter().for_each(|fallback| lines.push(format_args!("note: {fallback}")));
         }
         if let Some(error) = &report.error {

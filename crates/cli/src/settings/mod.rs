@@ -55,6 +55,44 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Starts from a preset and applies settings in order.
+    pub(crate) fn build(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
+        let built = Self::collect(preset, settings)?;
+        // Builds the stack once, so that errors are reported before anything starts.
+        let problem = |error| fault::usage(format!("preset {}: {error}", built.recipe.name), hint(&error));
+        check_object_recipe(&built.recipe, TAG_LEN).map_err(problem)?;
+        Ok(built)
+    }
+
+    /// Like [`Settings::build`], without checking that the stack can be built.
+    pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
+        let mut collected = preset.settings()?;
+        collected.set_all(settings)?;
+        Ok(collected)
+    }
+
+    fn set_all(&mut self, settings: &[Setting]) -> Result<(), Fault> {
+        apply(settings, |set| self.set(&set.origin, session_key(&set.key), &set.value))
+    }
+
+    /// Returns every session parameter, and those of micro-protocols that `settings` name, with its value and
+    /// origin: the last of `settings` that set it, or the preset.
+    pub(crate) fn rows<'s>(&self, preset: &Preset, settings: &'s [Setting]) -> Vec<ConfigRow> {
+        let find = |key: &'s str| find_parameter(key).map_or(key, |(known, _)| known);
+        let is_fixed = self.recipe.has("fixed_rate");
+        let name = |set: &'s Setting| match session_key(&set.key) {
+            "fixed_rate.rate" if is_fixed => "rate",
+            key => find(key),
+        };
+        let of_parts: BTreeSet<&str> = settings.iter().map(name).filter(|name| name.contains('.')).collect();
+        let row = |key| {
+            let set = settings.iter().rfind(|set| name(set) == key).map(|set| set.origin.clone());
+            let origin = set.unwrap_or_else(|| preset.origin()).to_string();
+            ConfigRow { key: format!("set.{key}"), value: self.shown(key), origin }
+        };
+        PARAMETERS.map(|(key, _)| key).into_iter().chain(of_parts).map(row).collect()
+    }
+
     /// Returns the maximum rate, if any; with the law `fixed`, the rate itself.
     pub(crate) fn rate(&self) -> Option<Rate> {
         ceiling(&self.recipe)
@@ -101,27 +139,25 @@ impl Settings {
     /// Sets one of [`PARAMETERS`].
     fn set_value(&mut self, key: &str, value: &str) -> Result<(), String> {
         let in_recipe = match key {
-            "crypto" => {
-                self.crypto = one_of(value, &CRYPTO, crypto_name)?;
-                return Ok(());
-            }
-            "offload" => {
-                self.offload = parse_bool(value).filter(|_| !value.is_empty()).ok_or("write on or off")?;
-                return Ok(());
-            }
-            "socket_buffer" => {
-                self.socket_buffer = within(value, SOCKET_BUFFER)?;
-                return Ok(());
-            }
             "controller" => one_of(value, &law_names(), |law| law)?.to_owned(),
             "rate" if value == "unlimited" => value.to_owned(),
             "rate" => within(value, [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)])?.exact(),
             "chunk" => within(value, [Bytes(64 << 10), Bytes(4 << 30)])?.exact(),
             "feedback_interval" => within(value, [Span::from_micros(100), Span::from_secs(1)])?.exact(),
-            _ => return Err("it cannot be set".to_owned()),
+            key => return self.set_of_session(key, value),
         };
         // A recipe without the parameter is refused later, with a better message.
         let _ = set_parameter(&mut self.recipe, name_in_recipe(key), &in_recipe);
+        Ok(())
+    }
+
+    /// Sets one of [`PARAMETERS`] that is not in the recipe.
+    fn set_of_session(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "crypto" => self.crypto = one_of(value, &CRYPTO, crypto_name)?,
+            "socket_buffer" => self.socket_buffer = within(value, SOCKET_BUFFER)?,
+            _ => self.offload = parse_bool(value).filter(|_| !value.is_empty()).ok_or("write on or off")?,
+        }
         Ok(())
     }
 
@@ -166,7 +202,7 @@ pub(crate) const IN_RECIPE: [(&str, &str); 4] = {
     [(chunk, "chunk"), (interval, "feedback_interval"), (controller, "controller"), (rate, "rate")]
 };
 
-fn name_in_recipe(key: &str) -> &str {
+pub(crate) fn name_in_recipe(key: &str) -> &str {
     IN_RECIPE.iter().find(|known| known.1 == key).map_or(key, |known| known.0)
 }
 
@@ -252,10 +288,9 @@ impl Preset {
             let name = path.file_stem().map_or_else(|| "recipe".into(), |stem| stem.to_string_lossy());
             return Ok(Self { name: name.into_owned(), file: Some(path.to_owned()), text });
         }
-        let known = SHIPPED.iter().chain(haulage::PRESETS);
-        let found = known.clone().find(|known| known.0 == name_or_file);
-        found.map(Self::compiled_in).ok_or_else(|| {
-            let names: Vec<&str> = known.map(|known| known.0).collect();
+        let all = Self::all();
+        all.iter().find(|preset| preset.name == name_or_file).cloned().ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(|preset| &*preset.name).collect();
             let near = suggestion(name_or_file, names.iter().copied());
             let names = names.join(", ");
             fault::usage(
@@ -330,46 +365,6 @@ impl Preset {
             format!("{}: {words}", self.origin()),
             format!("a recipe is TOML with the keys {}", parameter_names()),
         )
-    }
-}
-
-impl Settings {
-    /// Starts from a preset and applies settings in order.
-    pub(crate) fn build(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
-        let built = Self::collect(preset, settings)?;
-        // Builds the stack once, so that errors are reported before anything starts.
-        let problem = |error| fault::usage(format!("preset {}: {error}", built.recipe.name), hint(&error));
-        check_object_recipe(&built.recipe, TAG_LEN).map_err(problem)?;
-        Ok(built)
-    }
-
-    /// Like [`Settings::build`], without checking that the stack can be built.
-    pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
-        let mut collected = preset.settings()?;
-        collected.set_all(settings)?;
-        Ok(collected)
-    }
-
-    fn set_all(&mut self, settings: &[Setting]) -> Result<(), Fault> {
-        apply(settings, |set| self.set(&set.origin, session_key(&set.key), &set.value))
-    }
-
-    /// Returns every session parameter, and those of micro-protocols that `settings` name, with its value and
-    /// origin: the last of `settings` that set it, or the preset.
-    pub(crate) fn rows<'s>(&self, preset: &Preset, settings: &'s [Setting]) -> Vec<ConfigRow> {
-        let find = |key: &'s str| find_parameter(key).map_or(key, |(known, _)| known);
-        let is_fixed = self.recipe.has("fixed_rate");
-        let name = |set: &'s Setting| match session_key(&set.key) {
-            "fixed_rate.rate" if is_fixed => "rate",
-            key => find(key),
-        };
-        let of_parts: BTreeSet<&str> = settings.iter().map(name).filter(|name| name.contains('.')).collect();
-        let row = |key| {
-            let set = settings.iter().rfind(|set| name(set) == key).map(|set| set.origin.clone());
-            let origin = set.unwrap_or_else(|| preset.origin()).to_string();
-            ConfigRow { key: format!("set.{key}"), value: self.shown(key), origin }
-        };
-        PARAMETERS.map(|(key, _)| key).into_iter().chain(of_parts).map(row).collect()
     }
 }
 

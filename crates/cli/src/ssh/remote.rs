@@ -219,10 +219,9 @@ fn exit_fault(status: Option<ExitStatus>, stdout: Option<&str>, stderr: &str, co
     let SshCommand { host, binary, .. } = command;
     let (version, last) = (command.version(), last_line(stderr));
     let code = status.and_then(|status| status.code());
-    let is_unknown = stderr.contains("ommand not found") && code != Some(0);
+    let is_unknown = code == Some(NOT_FOUND) || stderr.contains("ommand not found") && code != Some(0);
     match code {
         Some(SSH_FAILED) => ssh_failed(stderr, &last, command),
-        Some(NOT_FOUND) => not_found(command),
         _ if is_unknown => not_found(command),
         Some(2) if stderr.contains("--for-ssh") => {
             let ours = env!("CARGO_PKG_VERSION");

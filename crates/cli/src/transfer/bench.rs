@@ -24,10 +24,7 @@ const COUNT_TIMEOUT: Duration = Duration::from_secs(15);
 pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides) -> Result<RunReport, Fault> {
     let gauge = Gauge::default();
     let source = MemorySource::new(limit, gauge.clone());
-    let total = match limit {
-        BenchLimit::Bytes(bytes) => Some(bytes),
-        _ => None,
-    };
+    let total = if let BenchLimit::Bytes(bytes) = limit { Some(bytes) } else { None };
     run(sides, Side::Sends, (&gauge, total), |waker| session.start_sending(Box::new(source), waker))
 }
 

@@ -93,7 +93,7 @@ impl Context {
     pub(crate) fn traced(&self, start: Value, work: impl FnOnce() -> Result<RunReport, Fault>) -> RunReport {
         self.events.write("start", start);
         let report = work().unwrap_or_else(|fault| self.failed(fault));
-        self.trace_end(&report);
+        self.events.write("end", json_value(&report));
         report
     }
 
@@ -103,10 +103,6 @@ impl Context {
         if self.json && report.exit_code() == 0 {
             report.error = self.events.finish().err();
         }
-    }
-
-    pub(crate) fn trace_end(&self, report: &RunReport) {
-        self.events.write("end", json_value(report));
     }
 
     /// Prints a message for users, unless the run is quiet.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind::{AlreadyExists, NotFound};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use haul_proto::{ControllerError, LawChange, Part};
 use haulage::{LawRequestError, LawRequests};
 use rustix::process::geteuid;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::fault::{self, Fault};
@@ -154,9 +154,8 @@ fn read(stream: &UnixStream) -> io::Result<Vec<(String, String)>> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(MAX_LINE)).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
+    let mut json = serde_json::Deserializer::from_reader(BufReader::new(stream.take(MAX_LINE)));
+    Ok(Vec::deserialize(&mut json)?)
 }
 
 /// Ignores a relative path, as the XDG base directory specification requires: `haul ctl` may run elsewhere.

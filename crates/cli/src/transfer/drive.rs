@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Span};
 use haul_engine::{EngineError, Session, Transfer, Waker};
-use haul_mover::{ControlLink, JobHandle, MoveReport, Progress, ReceiveJob, ReceiveOptions, SendJob};
+use haul_mover::{
+    ControlLink, JobHandle, MoveReport, Progress, ReceiveJob, ReceiveOptions, SET_MEMORY, SendJob, SendLimits,
+};
 use haul_wire::control::{ControlMessage, Fault, ReceivePolicy};
 use haulage::Recipe;
 use haulage::config::{DiskAccess, ObjectConfig};
 use serde_json::{Value, json};
 
+use crate::args::TransferOptions;
 use crate::output::{RunReport, Snapshot, Stall};
 use crate::transfer::control_socket::Side;
 use crate::transfer::counters::arrived_bytes;
@@ -21,13 +24,17 @@ use crate::transfer::{ChangeTimer, Sides, outcome, sessions};
 const TICK: Duration = Duration::from_millis(5);
 const LONGEST_TICK: Duration = Duration::from_millis(50);
 
-/// Sends what a job reads; `begin` starts it, with the control channel and the size of reads.
+/// Sends what a job reads; `begin` starts it, with the control channel and the limits of this side.
 pub(crate) fn send(
     session: &mut Session,
     sides: &Arc<Sides>,
-    begin: impl FnOnce(Arc<dyn ControlLink>, Option<Bytes>) -> Result<SendJob, Fault>,
+    begin: impl FnOnce(Arc<dyn ControlLink>, SendLimits) -> Result<SendJob, Fault>,
 ) -> Result<RunReport, Fault> {
-    let SendJob { source, handle } = begin(sides.clone(), disk_chunk(session.recipe()))?;
+    let TransferOptions { growth, preserve, set_memory, .. } = sides.context.transfer;
+    let set_memory = set_memory.unwrap_or(SET_MEMORY);
+    let chunk = disk_chunk(session.recipe());
+    let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
+    let SendJob { source, handle } = begin(sides.clone(), limits)?;
     Ok(run(handle, sides, Side::Sends, sessions::LIMIT, |waker| session.start_sending(source, waker)))
 }
 
@@ -42,6 +49,7 @@ pub(crate) fn receive(
     let number = RandomState::new().build_hasher().finish() as u32;
     let options = ReceiveOptions {
         chunk: disk_chunk(session.recipe()),
+        set_memory: sides.context.transfer.set_memory.unwrap_or(SET_MEMORY),
         ..ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip())
     };
     let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;

@@ -86,7 +86,7 @@ fn of_measured(sides: &Sides, measured: &Measured) -> RunReport {
         cipher: sides.cipher.clone(),
         rtt: Some(sides.round_trip).filter(|&rtt| rtt > Span::ZERO),
         max_rss: peak_memory(),
-        capacity: sides.ceiling.map(|rate| (rate, "ceiling")),
+        capacity: sides.ceiling.map(|rate| (rate, "ceiling".into())),
         ..RunReport::default()
     });
     report.controller.clone_from(&sides.controller);
@@ -99,7 +99,7 @@ fn of_measured(sides: &Sides, measured: &Measured) -> RunReport {
                 law.name.clone_into(&mut report.controller);
             }
             let ceiling = counters::ceiling_of_all(&sending.stats, sides.ceiling);
-            report.capacity = ceiling.map(|rate| (rate, "ceiling"));
+            report.capacity = ceiling.map(|rate| (rate, "ceiling".into()));
             report.longest_read_delay = sending.stats.receiver_host.longest_read_delay;
             add_sending(&mut report, sides.counted_sending(&sending.stats, measured.moving));
         }
@@ -123,7 +123,7 @@ fn add_sending(report: &mut RunReport, sending: CountedSending) {
     report.lost = sending.causes();
     let peak = Rate::from_bps(sending.peak_delivery_bps);
     if report.capacity.is_none() && peak > Rate::ZERO {
-        report.capacity = Some((peak, "measured path"));
+        report.capacity = Some((peak, "measured path".into()));
     }
     let limit = Limit { what: sending.limited_by.into(), evidence: sending.evidence };
     report.limited_by = Some(limit).filter(|limit| !limit.what.is_empty());

@@ -131,10 +131,9 @@ impl CopyPlan {
         let sources =
             self.sources.iter().flat_map(|(from, paths)| paths.iter().map(move |path| (from, path)));
         let action = |(from, path): (&Machine, _)| {
-            let verb = match (from, &self.to) {
-                (Machine::Here, Machine::Here) => "copy",
-                (Machine::Here, _) => "send",
-                (_, Machine::Here) => "fetch",
+            let verb = match (*from == Machine::Here, self.to == Machine::Here) {
+                (true, false) => "send",
+                (false, true) => "fetch",
                 _ => "copy",
             };
             format!("{verb} {} to {to}", shown(from, path))
@@ -159,9 +158,7 @@ pub(crate) struct DryRun {
 impl DryRun {
     pub(crate) fn value(&self) -> serde_json::Value {
         let negotiated: serde_json::Value = self.negotiated.iter().cloned().collect();
-        serde_json::json!({
-            "schema": 1, "ok": true, "dry_run": true, "actions": self.actions, "negotiated": negotiated,
-        })
+        serde_json::json!({ "dry_run": true, "actions": self.actions, "negotiated": negotiated })
     }
 }
 

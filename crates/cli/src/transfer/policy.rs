@@ -58,8 +58,7 @@ impl Policy {
     pub(crate) fn within(&self, options: ReceiveOptions) -> ReceiveOptions {
         let Self { permit, min_free, .. } = *self;
         let durability = options.durability.max(self.durability);
-        let set_memory = self.context.transfer.set_memory;
-        ReceiveOptions { durability, permit, min_free, set_memory, ..options }
+        ReceiveOptions { durability, permit, min_free, ..options }
     }
 
     pub(crate) fn check(&self, request: &Request, recipe: &haulage::Recipe) -> Result<(), Fault> {

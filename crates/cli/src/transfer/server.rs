@@ -75,9 +75,8 @@ fn serve_request(
             })
         }
         Request::Get { sources, selection, growth, preserve, .. } => {
-            let (growth, preserve, set_memory) = (*growth, *preserve, context.transfer.set_memory);
-            drive::send(session, sides, |link, chunk| {
-                let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
+            drive::send(session, sides, |link, limits| {
+                let limits = SendLimits { growth: *growth, preserve: *preserve, ..limits };
                 send_files(sources.clone(), policy.root.clone(), selection, link, limits)
             })
         }

@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 
 use haul_diagnosis::Model;
 use haul_engine::{ConnectOptions, EngineError, HaulUrl, Session, connect};
-use haul_mover::{Expectations, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
+use haul_mover::{Expectations, ReceiveOptions, Root, layout_for, receive_files, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, Host, Request, RunMode, Selection};
 use haulage::config::ObjectConfig;
 use serde_json::json;
 
-use crate::args::TransferOptions;
 use crate::fault;
 use crate::output::RunReport;
 use crate::settings::ciphers;
@@ -89,11 +88,7 @@ pub(crate) fn upload(
         receive_policy: context.transfer.receive_policy,
     };
     with_session(context, url, (request, BenchLimit::Unlimited), |session, sides| {
-        let TransferOptions { growth, preserve, set_memory, .. } = context.transfer;
-        let begin = |link, chunk| {
-            let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
-            send_files(sources, Root::Anywhere, selection, link, limits)
-        };
+        let begin = |link, limits| send_files(sources, Root::Anywhere, selection, link, limits);
         drive::send(session, sides, begin).map(resumable)
     })
 }
@@ -119,9 +114,9 @@ pub(crate) fn download(
     };
     with_session(context, from, (request, BenchLimit::Unlimited), |session, sides| {
         let begin = |link, options| {
-            let TransferOptions { preserve: permit, set_memory, .. } = context.transfer;
+            let permit = context.transfer.preserve;
             let expectations = Some(Expectations::new(sources, selection));
-            let options = ReceiveOptions { permit, set_memory, expectations, ..options };
+            let options = ReceiveOptions { permit, expectations, ..options };
             receive_files(destination, &Root::Anywhere, layout, link, options)
         };
         drive::receive(session, sides, context.transfer.receive_policy, begin).map(resumable)

@@ -15,6 +15,10 @@ use crate::support::{exits, haul, lossy, object};
 
 /// A listening `haul pipe`, and its URL, which it writes to a file in `place`.
 fn listening(place: &Path, options: &[&str]) -> (Running, String) {
+    listening_to(place, options, Stdio::piped())
+}
+
+fn listening_to(place: &Path, options: &[&str], stdout: Stdio) -> (Running, String) {
     let file = place.join("url");
     let mut listen = haul();
     listen
@@ -22,7 +26,7 @@ fn listening(place: &Path, options: &[&str]) -> (Running, String) {
         .args(["pipe", "--listen", "127.0.0.1:0", "--url-file"])
         .arg(&file)
         .args(options);
-    listen.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    listen.stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped());
     let there = Running(listen.spawn().unwrap());
     (there, url_in(&file))
 }
@@ -197,6 +201,18 @@ fn a_listener_refuses_options_that_the_client_decides() {
         exits(&output, 2);
         let stderr = lossy(&output.stderr);
         assert!(stderr.contains(&format!("give {} beside the URL", options[0])), "{stderr}");
+    }
+}
+
+/// They were ignored, and a mistaken listener connected to the URL in the environment.
+#[test]
+fn a_client_refuses_the_options_of_a_listener() {
+    let url = format!("haul://127.0.0.1:9/?k=AQ{}", "A".repeat(96));
+    for options in [["--url-file", "/nonexistent/url"], ["--host", "here"]] {
+        let output = haul().arg("pipe").args(options).env("HAUL_URL", &url).output().unwrap();
+        exits(&output, 2);
+        let stderr = lossy(&output.stderr);
+        assert!(stderr.contains(&format!("give {} beside --listen", options[0])), "{stderr}");
     }
 }
 
@@ -439,6 +455,34 @@ fn errors_of_a_receiving_pipe_do_not_enter_its_data() {
         let object: Value = serde_json::from_str(stderr.lines().last().unwrap()).expect(&stderr);
         assert!(object["ok"] == false && object["error"]["message"].is_string(), "{words}: {stderr}");
     }
-    let sender = haul().args(["pipe", "--bogus"]).env("HAUL_JSON", "1").output().unwrap();
-    assert!(object(&sender)["error"]["message"].as_str().unwrap().contains("--bogus"), "{sender:?}");
+    for words in [
+        &["pipe", "--bogus"][..],
+        &["pipe", "--preset", "msg", "haul://h:1/", "--bogus"],
+        &["-q", "pipe", "@url", "--bogus"],
+    ] {
+        // With a URL, the configured address does not make it a receiver.
+        let configured = (words.len() > 2).then_some(("HAUL_LISTEN", "127.0.0.1:0"));
+        let sender = haul().args(words).env("HAUL_JSON", "1").envs(configured).output().unwrap();
+        assert!(object(&sender)["error"]["message"].as_str().unwrap().contains("--bogus"), "{sender:?}");
+    }
+}
+
+/// Regression test: what could not be written to stdout was reported as received.
+#[test]
+fn a_receiving_pipe_reports_only_what_it_has_written() {
+    for preset in ["bulk", "msg"] {
+        let place = tempfile::tempdir().unwrap();
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let (mut there, url) = listening_to(place.path(), &["--json"], full.into());
+        let mut connect = haul();
+        connect.args(["pipe", "--preset", preset]).arg(&url).stdin(Stdio::piped());
+        let mut here = connect.stderr(Stdio::null()).spawn().unwrap();
+        here.stdin.take().unwrap().write_all(b"lost\n").unwrap();
+        let mut stderr = String::new();
+        there.0.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!(there.0.wait().unwrap().code(), Some(7), "{stderr}");
+        let report: Value = serde_json::from_str(stderr.lines().last().unwrap()).expect(&stderr);
+        assert!(report["error"]["code"] == "disk_full" && report["bytes"] == 0, "{preset}: {report}");
+        here.wait().unwrap();
+    }
 }

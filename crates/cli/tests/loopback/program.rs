@@ -170,6 +170,10 @@ fn a_dry_bench_shows_a_recipes_defaults() {
     let output = run(&["bench", "--dry-run", "--preset", file.to_str().unwrap(), &server.url]);
     exits(&output, 0);
     assert!(lossy(&output.stdout).contains("chunk: 100.0 MB"), "{output:?}");
+    let output = run(&["bench", "--dry-run", "--json", &server.url]);
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(plan["ok"] == true && plan["schema"] == 1 && plan["dry_run"] == true, "{plan}");
+    assert_eq!(plan.get("error"), Some(&Value::Null), "as that of a copy: {plan}");
 }
 
 #[test]

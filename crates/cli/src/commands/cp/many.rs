@@ -93,7 +93,7 @@ pub(crate) fn combined(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<Machi
     }
     sum.max_rss = peak_memory();
     sum.goodput = Rate::from_transfer(sum.bytes - sum.resumed_bytes.min(sum.bytes), sum.elapsed);
-    sum.capacity = ceiling.map(|rate| (rate, "ceiling"));
+    sum.capacity = ceiling.map(|rate| (rate, "ceiling".into()));
     // Only if one machine has any: the output describes those of several.
     let mut files_faults = all.iter().filter_map(|one| one.report.files_fault.as_ref());
     sum.files_fault = files_faults.next().filter(|_| files_faults.next().is_none()).cloned();

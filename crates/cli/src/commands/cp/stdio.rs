@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use haul_engine::HaulUrl;
-use haul_mover::{ReceiveOptions, SendLimits, copies_content, receive_to, send_stream};
+use haul_mover::{SendLimits, copies_content, receive_to, send_stream};
 use haul_wire::control::{
     BenchLimit, Fault, FaultCode, HardLinks, Preserve, ReceivePolicy, Request, Selection,
 };
@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
 use crate::fault::{if_lost, usage};
-use crate::output::{RunReport, without_keys};
+use crate::output::{RunReport, without_keys, write_stdout};
 use crate::ssh::Permit;
 use crate::standard_streams::{check_stdin, check_stdout};
 use crate::transfer::{Context, CopyPlan, at_server, by_ssh, drive, selection, with_session};
@@ -143,10 +143,7 @@ fn receive(context: &Context, from: &HaulUrl, sources: Vec<Vec<u8>>, selection: 
     let is_reader_gone = Arc::new(AtomicBool::new(false));
     let output = Output(is_reader_gone.clone());
     let mut report = with_session(context, from, (request, BenchLimit::Unlimited), |session, sides| {
-        let begin = |link, options| {
-            let options = ReceiveOptions { set_memory: context.transfer.set_memory, ..options };
-            receive_to(Box::new(output), link, options)
-        };
+        let begin = |link, options| receive_to(Box::new(output), link, options);
         drive::receive(session, sides, ReceivePolicy::default(), begin)
     });
     if is_reader_gone.load(Ordering::Relaxed) && !context.cancel.is_requested() {
@@ -161,20 +158,15 @@ struct Output(Arc<AtomicBool>);
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.detect_broken_pipe(io::stdout().write(bytes))
+        if write_stdout(bytes)? {
+            self.0.store(true, Ordering::Relaxed);
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.detect_broken_pipe(io::stdout().flush())
-    }
-}
-
-impl Output {
-    fn detect_broken_pipe<T>(&self, done: io::Result<T>) -> io::Result<T> {
-        if done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-        done
+        Ok(())
     }
 }
 

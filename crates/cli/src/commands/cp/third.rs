@@ -122,18 +122,17 @@ fn follow(
             return Ok(report);
         }
         progress.update(remote_progress.snapshot());
-        if context.cancel.is_requested() && detach {
-            return Err(remote_progress.interruption_fault(client));
+        if context.cancel.is_requested() {
+            if detach {
+                return Err(remote_progress.interruption_fault(client));
+            }
+            client.close_stdin();
+            if stop_requested_at.get_or_insert_with(Instant::now).elapsed() > STOP_TIMEOUT {
+                return Err(context.cancel.fault(REST_HINT));
+            }
         }
         if remote_progress.is_silent(Instant::now()) {
             return Err(remote_progress.connection_lost(client));
-        }
-        if context.cancel.is_requested() && stop_requested_at.is_none() {
-            client.close_stdin();
-            stop_requested_at = Some(Instant::now());
-        }
-        if stop_requested_at.is_some_and(|at| at.elapsed() > STOP_TIMEOUT) {
-            return Err(context.cancel.fault(REST_HINT));
         }
     }
 }

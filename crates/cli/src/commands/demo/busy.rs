@@ -67,7 +67,7 @@ fn send(context: &Context, path: &EmulatedPath, time: Option<Span>) -> Result<Ru
             let address = path.address_of((path.server_ip(), url.port).into())?;
             let url = HaulUrl { host: address.ip().to_string(), port: address.port(), ..url };
             let args = BenchArgs { url: Some(url.to_string().into()), time, ..BenchArgs::default() };
-            Ok(receiver.suspended(|| bench::run(context, &args)))
+            receiver.suspended(|| bench::run(context, &args))
         })
     })?;
     show_counts(context, path)?;

@@ -1,6 +1,7 @@
 //! The demo's path, between two network namespaces if they can be made, otherwise through a relay on the
 //! loopback interface; and its output.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
 
@@ -10,7 +11,7 @@ use haul_sim::{BottleneckSpec, DropReason, Limit, QueueSpec, StageSpec};
 use haul_wan::{
     Emulator, EmulatorOptions, Names, Relay, Relayed, Side, Snapshot, TcpWindow, V4, WanError, acquire,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::PathArgs;
 use crate::fault::{self, Fault, FaultCode};
@@ -119,21 +120,23 @@ impl EmulatedPath {
 
     /// Returns the counts of the direction from client to server, and of the one back.
     fn counts(&self) -> Result<[Relayed; 2], Fault> {
-        let emulator = match self {
-            Self::Namespaces(emulator) => emulator,
-            Self::Relay { relay, .. } => return Ok(relay.get().map(Relay::counts).unwrap_or_default()),
-        };
-        let failed = || Fault::new(FaultCode::Internal, "the emulated path has failed", "");
-        let [up, down] = emulator.snapshots().ok_or_else(failed)?;
-        // What the kernel dropped because the emulator did not read it in time counts as the emulator's.
-        let relayed = |Snapshot { sent, received, mut drops, .. }: Snapshot, side: &Side| {
-            let device = side.device_drops();
-            let device = device.map_err(|e| fault::io("the kernel does not report a device's drops", &e))?;
-            drops.count(DropReason::Carrier, device);
-            Ok(Relayed { sent, received, drops, overrun: 0 })
-        };
-        Ok([relayed(up, &emulator.world.a)?, relayed(down, &emulator.world.b)?])
+        let failed = |error| Fault::new(FaultCode::Internal, format!("the emulated path: {error}"), "");
+        match self {
+            Self::Namespaces(emulator) => counts(emulator).map_err(failed),
+            Self::Relay { relay, .. } => Ok(relay.get().map(Relay::counts).unwrap_or_default()),
+        }
     }
+}
+
+/// Returns the counts of both directions. What the kernel dropped because the emulator did not read it in time
+/// counts as the emulator's.
+pub(super) fn counts(emulator: &Emulator) -> io::Result<[Relayed; 2]> {
+    let [up, down] = emulator.snapshots().ok_or_else(|| io::Error::other("it has failed"))?;
+    let relayed = |Snapshot { sent, received, mut drops, .. }: Snapshot, side: &Side| -> io::Result<_> {
+        drops.count(DropReason::Carrier, side.device_drops()?);
+        Ok(Relayed { sent, received, drops, overrun: 0 })
+    };
+    Ok([relayed(up, &emulator.world.a)?, relayed(down, &emulator.world.b)?])
 }
 
 fn path_fault(error: &WanError) -> Fault {
@@ -161,24 +164,26 @@ pub(super) fn emulator(spec: &PathArgs) -> Result<Emulator, WanError> {
     })
 }
 
-/// Prints the parameters of the path, writes the trace's `start`, and starts the path; if it is not between
-/// network namespaces, prints why.
+/// Returns the parameters of a path for the trace's `start`.
+pub(super) fn parameters(spec: &PathArgs) -> Value {
+    json!({
+        "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.path_rate.as_bps(), "loss": spec.loss.get(),
+        "seed": spec.seed, "queue_bytes": spec.queue().0,
+    })
+}
+
+/// Prints the parameters of the path, and starts it; if it is not between network namespaces, prints why.
 pub(super) fn start(
     context: &Context,
     spec: &PathArgs,
     namespaces: &Namespaces,
 ) -> Result<EmulatedPath, Fault> {
     let &PathArgs { rtt, path_rate, loss, seed } = spec;
-    let (loss, queue) = (loss.get(), spec.queue());
     context.inform(format!(
-        "Path:  {path_rate}, rtt {rtt}, {:.3} % random loss each way, queue {queue}, seed {seed}",
-        loss * 100.0
+        "Path:  {path_rate}, rtt {rtt}, {:.3} % random loss each way, queue {}, seed {seed}",
+        loss.get() * 100.0,
+        spec.queue()
     ));
-    let start = json!({
-        "rtt_ms": rtt.as_millis_f64(), "rate_bps": path_rate.as_bps(), "loss": loss, "seed": seed,
-        "queue_bytes": queue.0,
-    });
-    context.events.write("start", start);
     let path = EmulatedPath::start(spec, namespaces)?;
     if let Some(why) = path.why_relay() {
         context.inform(format!(

@@ -7,7 +7,7 @@ use haulage::config::{FixedRateConfig, RateControlConfig};
 
 use crate::config::Setting;
 use crate::fault::{self, Fault};
-use crate::settings::{Preset, Settings, TAG_LEN, apply, session_key};
+use crate::settings::{Preset, Settings, TAG_LEN, apply, name_in_recipe, session_key};
 
 const OTHER_PRESET: &str = "leave it out, or use another --preset; `haul presets NAME` prints a recipe";
 
@@ -47,11 +47,8 @@ fn set(recipe: &mut Recipe, setting: &Setting) -> Result<(), Fault> {
     let Setting { origin, key, value } = setting;
     let key = match session_key(key) {
         "crypto" | "cipher" => return Ok(()),
-        "rate" if recipe.has("rate_control") => "rate_control.rate",
-        "rate" => "fixed_rate.rate",
-        "controller" => "rate_control.controller",
-        "feedback_interval" => "bitmap_ack.interval",
-        key => key,
+        "rate" if !recipe.has("rate_control") => "fixed_rate.rate",
+        key => name_in_recipe(key),
     };
     match key.split_once('.') {
         Some((part, _)) if recipe.has(part) => haulage::registry().set(recipe, key, value).map_err(fault::of),

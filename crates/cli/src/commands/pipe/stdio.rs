@@ -1,6 +1,6 @@
-//! Reads stdin in pieces with a timeout, and writes to stdout, whose reader may close it.
+//! Reads stdin in pieces with a timeout, as bytes or as messages.
 
-use std::io::{self, Write};
+use std::io;
 use std::time::Duration;
 
 use haul_base::Bytes;
@@ -10,7 +10,6 @@ use haulage::config::FixedSizeConfig;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::fault::{self, Fault};
-use crate::transfer::Context;
 
 /// Maximum length of a read, bytes.
 const PIECE: usize = 64 << 10;
@@ -86,18 +85,6 @@ impl Input {
             Framing::Frames(size) => (available >= size).then_some(size),
         };
         complete_len.or(self.at_end.then_some(available))
-    }
-}
-
-/// Writes to stdout and flushes it: a pipe's reader wants data as it arrives. Returns whether it has gone.
-pub(crate) fn write(bytes: &[u8], context: &Context) -> Result<bool, Fault> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            context.inform("the reader of stdout has gone");
-            Ok(true)
-        }
-        written => written.map(|()| false).map_err(|e| fault::io("cannot write to stdout", &e)),
     }
 }
 
