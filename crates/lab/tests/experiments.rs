@@ -58,6 +58,16 @@ fn a_figure_of_a_paper_is_reproduced_with_its_numbers_and_diagrams() {
     assert!(svg.contains("<svg") && svg.contains("asynch") && svg.contains("rapid+"));
 }
 
+/// Regression test: a change of the law and of the losses that it is told left the rate at 91 % of the first.
+#[test]
+fn rapid_plus_falls_to_the_receivers_rate_from_any_first_rate() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = lab(&["run", "datta-8", "--out", directory.path().to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stdout));
+    let independent = "  reproduced    the final rate does not depend on the starting rate";
+    assert!(text(&output.stdout).contains(independent), "{}", text(&output.stdout));
+}
+
 #[test]
 fn a_custom_plan_gives_equal_files_for_equal_seeds_on_any_number_of_threads() {
     let dir = tempfile::tempdir().unwrap();
