@@ -28,9 +28,6 @@ use crate::send::{BLOCK, Block, FileSource, SendJob, SendLimits, Shared, listen}
 /// Name of a stream's entry in messages; the receiver uses the destination's name instead.
 const STREAM: &[u8] = b"stdin";
 
-/// Maximum wait before checking again whether everything is written.
-const RECV_TIMEOUT: Duration = Duration::from_millis(10);
-
 /// The receiver decides the permissions.
 const MODE: u32 = 0o644;
 
