@@ -53,8 +53,9 @@ impl Journal {
             open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY).or_else(|_| dup(directory))?;
         for _ in 0..ATTEMPTS {
             let id = RandomState::new().build_hasher().finish() as u32;
-            if let Some(file) = create_locked(directory.as_fd(), id)? {
-                return Ok(Self::new(id, directory, file));
+            match create_locked(directory.as_fd(), id) {
+                Err(Errno::EXIST | Errno::WOULDBLOCK) => {}
+                created => return created.map(|file| Self::new(id, directory, file)),
             }
         }
         Err(Errno::EXIST)
@@ -231,30 +232,24 @@ impl Inner {
     }
 }
 
-/// Returns `None` if another ID must be tried.
-fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<Option<OwnedFd>, Errno> {
+/// Fails with `EXIST` or `WOULDBLOCK` if another ID must be tried.
+fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<OwnedFd, Errno> {
     let name = journal_name(id);
-    let file = match create_in(directory, &name, OFlags::RDWR | OFlags::APPEND) {
-        Err(Errno::EXIST) => return Ok(None),
-        opened => opened?,
-    };
-    // Another job searching for journals may have removed this one while it was still empty.
+    let file = create_in(directory, &name, OFlags::RDWR | OFlags::APPEND)?;
+    // Another job searching for journals may have locked or removed this one while it was still empty.
     let initialise = || {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Ok(false),
-            locked => locked?,
-        }
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         if fstat(&file)?.st_nlink == 0 {
-            return Ok(false);
+            return Err(Errno::EXIST);
         }
-        write_all(&file, &header(id)).map(|()| true)
+        write_all(&file, &header(id))
     };
-    let begin_result = initialise();
-    if begin_result == Ok(true) {
+    let initialised = initialise();
+    if initialised.is_ok() {
         // Without preallocated space it works while the disk has some.
         let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, RESERVE);
     } else {
         let _ = unlinkat(directory, &name, AtFlags::empty());
     }
-    Ok(begin_result?.then_some(file))
+    initialised.map(|()| file)
 }

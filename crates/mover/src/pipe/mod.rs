@@ -17,7 +17,7 @@ use blake3::Hasher;
 use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, FaultCode, FileDigest, RelPath};
 use haul_wire::packet::MAX_OFFSET;
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::fault::source_fault;
 use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
@@ -27,9 +27,6 @@ use crate::send::{BLOCK, Block, FileSource, SendJob, SendLimits, Shared, listen}
 
 /// Name of a stream's entry in messages; the receiver uses the destination's name instead.
 const STREAM: &[u8] = b"stdin";
-
-/// Maximum wait before checking again whether everything is written.
-const RECV_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The receiver decides the permissions.
 const MODE: u32 = 0o644;
@@ -109,16 +106,10 @@ fn feed(shared: &Shared, mut input: Box<dyn Read + Send>, max_bytes: u64) -> Res
 
 /// Reads the available bytes, at most a block; empty at the end of input.
 fn read(input: &mut dyn Read, buffer: &mut [u8]) -> Result<AlignedBytes, Fault> {
-    loop {
-        match input.read(buffer) {
-            Ok(len) => return Ok(AlignedBytes::from(&buffer[..len])),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                return Err(source_fault("read", STREAM, errno));
-            }
-        }
-    }
+    let to_errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    let read = retry_on_intr(|| input.read(buffer).map_err(to_errno));
+    let len = read.map_err(|errno| source_fault("read", STREAM, errno))?;
+    Ok(AlignedBytes::from(&buffer[..len]))
 }
 
 /// Announces the stream's entry, now that its length and hash are known.

@@ -1,9 +1,10 @@
 //! Receives a stream into a file.
 
 use std::fs::File;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use blake3::Hasher;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_wire::control::{
     ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Layout, RunMode,
 };
@@ -11,9 +12,9 @@ use rustix::io::Errno;
 use rustix::process::getegid;
 
 use crate::fault::{IoFault, unexpected, violation};
-use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
+use crate::job::{self, JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
-use crate::pipe::{RECV_TIMEOUT, STREAM};
+use crate::pipe::STREAM;
 use crate::receive::{
     FILE_BITS, FileSink, InOrder, NoSpace, Place, ReceiveJob, ReceiveOptions, Shared, Work, commit_only,
     digest_mismatch, mode_of, open_base, umask,
@@ -22,6 +23,7 @@ use crate::report::MoveReport;
 use crate::root::Root;
 use crate::storage::{Mtime, write_all_at};
 use crate::stream::Shape;
+use crate::tree::Value;
 
 /// Permissions of a new file before the umask.
 const NEW_FILE: u32 = 0o666;
@@ -51,11 +53,14 @@ pub fn receive_stream(
 }
 
 fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
-    let stored = Arc::<OnceLock<Stored>>::default();
-    let (writing, storing) = (shared.clone(), stored.clone());
-    let write = move || write(&writing, &storing).map_err(|io_fault| io_fault.fault);
+    let (announced, announcement) = bounded(1);
+    let writing = shared.clone();
+    let write = move || write(&writing, &announcement).map_err(|io_fault| io_fault.fault);
     let writer = spawn_for(shared, "haul-write", write)?;
-    let result = listen(shared, &stored);
+    let ready = shared.link.send(ControlMessage::Ready(Destination::Fresh));
+    let result = ready.and_then(|()| shared.listen(|message| handle(shared, &announced, message)));
+    // Ends the writer if it still waits.
+    drop(announced);
     shared.queue.close();
     let joined = job::join(writer);
     if result.is_err() {
@@ -68,17 +73,12 @@ fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     joined.and(result)
 }
 
-struct Stored {
-    len: u64,
-    digest: [u8; 32],
-}
-
-/// Writes received bytes to the temporary file, and sets `stored` when all are written.
-fn write(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<(), IoFault> {
+/// Writes received bytes to the temporary file, and commits it when all are written and it is announced.
+fn write(shared: &Arc<Shared>, announcement: &Receiver<Value>) -> Result<(), IoFault> {
     let path = shared.place.local(STREAM);
     let file = shared.place.create(0, STREAM, &Shape::new(0, &[]), Mtime::default())?;
     let (mut in_order, mut hasher) = (InOrder::default(), Hasher::new());
-    loop {
+    while shared.queue.completed() != Some(in_order.taken_end) {
         match shared.queue.take(u64::MAX) {
             Work::Bytes(guard) => {
                 in_order.add(&guard);
@@ -92,11 +92,12 @@ fn write(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<(), IoFault>
             Work::Recheck => {}
             Work::Closed => return Ok(()),
         }
-        if shared.queue.completed() == Some(in_order.taken_end) {
-            let digest = *hasher.finalize().as_bytes();
-            stored.get_or_init(|| Stored { len: in_order.taken_end, digest });
-            return Ok(());
+    }
+    match announcement.recv() {
+        Ok(expected) if !shared.has_ended() => {
+            Ok(commit(shared, in_order.taken_end, *hasher.finalize().as_bytes(), expected)?)
         }
+        _ => Ok(()),
     }
 }
 
@@ -109,22 +110,7 @@ fn append(shared: &Shared, file: &File, bytes: &[u8], taken_end: u64) -> Result<
     Ok(())
 }
 
-fn listen(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<MoveReport, Fault> {
-    shared.link.send(ControlMessage::Ready(Destination::Fresh))?;
-    let mut expected = None;
-    loop {
-        shared.check_ending()?;
-        if let (Some(stored), Some(expected), true) = (stored.get(), expected, shared.progress.all_known()) {
-            return commit(shared, stored, expected).or_else(|fault| {
-                shared.fail(fault.clone());
-                shared.check_ending().and(Err(fault))
-            });
-        }
-        shared.receive(shared.link.recv(RECV_TIMEOUT), |message| handle(shared, &mut expected, message));
-    }
-}
-
-fn handle(shared: &Shared, expected: &mut Option<[u8; 32]>, message: ControlMessage) -> Result<(), Fault> {
+fn handle(shared: &Shared, announced: &Sender<Value>, message: ControlMessage) -> Result<(), Fault> {
     match message {
         ControlMessage::Entries(entries) => return check_announcement(shared, &entries),
         ControlMessage::EntriesEnd { entries: 1, bytes }
@@ -132,8 +118,9 @@ fn handle(shared: &Shared, expected: &mut Option<[u8; 32]>, message: ControlMess
         {
             shared.progress.set_all_known();
         }
-        ControlMessage::Digests(digests) => match digests.as_slice() {
-            [FileDigest { entry: 0, result }] => *expected = Some(result.clone()?),
+        ControlMessage::Digests(digests) if shared.progress.all_known() => match digests.as_slice() {
+            // A second one has no effect.
+            [FileDigest { entry: 0, result }] => _ = announced.try_send(result.clone()?),
             _ => return Err(violation("digests of something else than the stream")),
         },
         ControlMessage::Close => {
@@ -168,17 +155,16 @@ fn mode(shared: &Shared) -> u32 {
 }
 
 /// Commits the stored file like any other, if it matches the announcement.
-fn commit(shared: &Arc<Shared>, stored: &Stored, expected: [u8; 32]) -> Result<MoveReport, Fault> {
+fn commit(shared: &Arc<Shared>, len: u64, digest: Value, expected: Value) -> Result<(), Fault> {
     let mut ledger = shared.ledger.lock();
-    if (stored.len, stored.digest) != (ledger.table.size(0), expected) {
+    if (len, digest) != (ledger.table.size(0), expected) {
         return Err(digest_mismatch(&shared.place.local(STREAM)));
     }
-    ledger.append(0, &(0..stored.len))?;
-    ledger.table.set_digest(0, stored.digest);
+    ledger.append(0, &(0..len))?;
+    ledger.object_len = Some(len);
+    ledger.table.set_digest(0, digest);
     drop(ledger);
     shared.progress.entries.add(1);
-    shared.progress.bytes_known.add(stored.len);
-    commit_only(shared, 0)?;
-    shared.await_close();
-    Ok(shared.ledger.lock().report())
+    shared.progress.bytes_known.add(len);
+    commit_only(shared, 0)
 }

@@ -173,39 +173,7 @@ impl MessageHandler {
         self.to_hash.push(comparison);
         Ok(())
     }
-}
 
-/// Whether a partial file is this one; a growing file may have been shorter then.
-pub(super) fn is_claim_for(claim: &Claim, identity: &FileIdentity, leftovers: UseLeftovers) -> bool {
-    let (old, new) = (&claim.record.identity, identity);
-    match leftovers {
-        UseLeftovers::Ignore => false,
-        UseLeftovers::Resume => old == new,
-        UseLeftovers::Extend => old == new || (old.shape == new.shape && old.size < new.size),
-    }
-}
-
-/// Removes leftovers of files that are complete now. If a killed copy is repeated at once, the first receiver
-/// is still running, and leaves its journal after the second one has looked for journals.
-pub(crate) fn discard_superseded(shared: &Shared) {
-    let Some(mut leftovers) = Leftovers::find(shared.place.base.directory.as_fd(), LockMode::Keep) else {
-        return;
-    };
-    if !leftovers.is_empty() {
-        let is_complete =
-            |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done | EntryState::Kept));
-        let complete: Vec<u32> = shared.table(|table| table.select(is_complete).collect());
-        for entry in complete {
-            leftovers.discard_all(&shared.place.local(&shared.path(entry)));
-        }
-        if let Some(name) = &shared.place.base.rename {
-            leftovers.adopt_directory(name);
-        }
-    }
-    leftovers.finish();
-}
-
-impl MessageHandler {
     /// Returns the request needed to report what would be done to an entry.
     pub(crate) fn list_changes(&mut self, entry: u32, kind: Kind, path: &[u8]) -> Decision {
         let (existing, is_blocked) = match self.found(entry, kind, path) {
@@ -300,6 +268,36 @@ impl MessageHandler {
             .or_else(|| self.extendable_bytes(entry, existing));
         have.map_or(Ok(()), |have| self.shared.ledger.lock().resumed(entry, have))
     }
+}
+
+/// Whether a partial file is this one; a growing file may have been shorter then.
+pub(super) fn is_claim_for(claim: &Claim, identity: &FileIdentity, leftovers: UseLeftovers) -> bool {
+    let (old, new) = (&claim.record.identity, identity);
+    match leftovers {
+        UseLeftovers::Ignore => false,
+        UseLeftovers::Resume => old == new,
+        UseLeftovers::Extend => old == new || (old.shape == new.shape && old.size < new.size),
+    }
+}
+
+/// Removes leftovers of files that are complete now. If a killed copy is repeated at once, the first receiver
+/// is still running, and leaves its journal after the second one has looked for journals.
+pub(crate) fn discard_superseded(shared: &Shared) {
+    let Some(mut leftovers) = Leftovers::find(shared.place.base.directory.as_fd(), LockMode::Keep) else {
+        return;
+    };
+    if !leftovers.is_empty() {
+        let is_complete =
+            |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done | EntryState::Kept));
+        let complete: Vec<u32> = shared.table(|table| table.select(is_complete).collect());
+        for entry in complete {
+            leftovers.discard_all(&shared.place.local(&shared.path(entry)));
+        }
+        if let Some(name) = &shared.place.base.rename {
+            leftovers.adopt_directory(name);
+        }
+    }
+    leftovers.finish();
 }
 
 const BATCH: usize = 1024;

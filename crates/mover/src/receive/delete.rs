@@ -108,7 +108,7 @@ pub(crate) fn clear(shared: &Shared, entries: &[u32]) -> Result<Vec<bool>, Fault
             entries.iter().map(remains).collect()
         })?,
     };
-    shared.place.forget_directories();
+    shared.place.directories.lock().clear();
     Ok(remaining_flags.unwrap_or_else(|| vec![true; entries.len()]))
 }
 
@@ -309,11 +309,9 @@ impl Sweep<'_> {
     /// the directory, and tries again.
     fn within<T>(&self, local: &[u8], act: impl Fn(&OwnedFd) -> Result<T, Errno>) -> Result<T, Errno> {
         let directory = self.shared.place.directory(local)?;
+        let relax = || self.shared.place.relax_permissions(local, &directory).is_ok();
         match act(&directory) {
-            Err(Errno::ACCESS) if !self.shared.is_dry_run() => {
-                self.shared.place.relax_permissions(local, &directory)?;
-                act(&directory)
-            }
+            Err(Errno::ACCESS) if !self.shared.is_dry_run() && relax() => act(&directory),
             done => done,
         }
     }

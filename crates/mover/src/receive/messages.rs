@@ -1,14 +1,11 @@
 //! Handles the sender's messages until the job ends.
 
 use crossbeam_channel::Sender;
-use haul_wire::control::{
-    ControlMessage, Entry, EntryKind, Extent, Fault, FaultCode, FileDigest, Filtered, Rule,
-};
+use haul_wire::control::{ControlMessage, Entry, EntryKind, Extent, Fault, FaultCode, FileDigest, Rule};
 
 use crate::fault::{early_disconnect, path_fault, show, unexpected, violation};
 use crate::job::{Job as _, job_ended};
 use crate::journal::{Leftovers, is_reserved, reserved};
-use crate::link::RECV_TIMEOUT;
 use crate::receive::shared::{Check, CommitEvent, Comparison};
 use crate::receive::write::Pipeline;
 use crate::report::MoveReport;
@@ -21,7 +18,6 @@ pub(crate) struct MessageHandler {
     pub(crate) to_hash: Vec<Comparison>,
     /// First component of the single top-level entry, if it is renamed.
     pub(crate) source_root: Option<Vec<u8>>,
-    pub(crate) ended: bool,
 }
 
 impl MessageHandler {
@@ -34,54 +30,39 @@ impl MessageHandler {
         if let Err(fault) = sent.and_then(|()| link.send(ready)) {
             self.shared.end_with(fault, false);
         }
-        loop {
-            if let Some(journal) = self.shared.place.opened_journal() {
-                journal.flush_in_time();
-            }
-            if self.shared.finished() {
-                self.shared.await_close();
-                return Ok(self.shared.ledger.lock().report());
-            }
-            self.shared.check_ending()?;
-            match self.shared.link.recv(RECV_TIMEOUT) {
-                Ok(Some(ControlMessage::Close)) | Err(_) if self.shared.finished() => {
-                    return Ok(self.shared.ledger.lock().report());
-                }
-                received => {
-                    let shared = self.shared.clone();
-                    shared.receive(received, |message| self.handle(message));
-                }
-            }
-        }
+        let shared = self.shared.clone();
+        shared.listen(|message| self.handle(message))
     }
 
     fn handle(&mut self, message: ControlMessage) -> Result<(), Fault> {
         match message {
+            ControlMessage::Digests(digests) => self.digests(digests),
+            ControlMessage::Proofs(proofs) => self.shared.check(Check::proofs(&self.shared.budget, proofs)?),
+            ControlMessage::Close => Err(early_disconnect("sender")),
+            // The others describe the set.
+            other if self.shared.progress.all_known() => Err(unexpected(&other)),
             ControlMessage::Entries(entries) => self.entries(&entries),
-            ControlMessage::Extent(extent) if !self.ended => {
+            ControlMessage::Extent(extent) => {
                 let expectations = self.shared.expectations.as_ref();
                 let limit = expectations.map_or(Extent::Destination, |expected| expected.extent);
                 self.shared.ledger.lock().extent = extent.min(limit);
                 Ok(())
             }
-            ControlMessage::DestinationAttributes(attributes) if !self.ended => {
+            ControlMessage::DestinationAttributes(attributes) => {
                 self.shared.set_attributes(attributes);
                 Ok(())
             }
-            ControlMessage::LeftOut(rules) if !self.ended => self.left_out(rules),
-            ControlMessage::Filtered(filtered) if !self.ended => self.filtered(&filtered),
+            ControlMessage::LeftOut(rules) => self.left_out(rules),
+            ControlMessage::Filtered(filtered) if self.shared.permits_deletion() => {
+                self.shared.ledger.lock().filtered.take_in(&filtered, &self.shared.budget)
+            }
+            ControlMessage::Filtered(_) => Ok(()),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
-            ControlMessage::Digests(digests) => self.digests(digests),
-            ControlMessage::Proofs(proofs) => self.shared.check(Check::proofs(&self.shared.budget, proofs)?),
-            ControlMessage::Close => Err(early_disconnect("sender")),
             other => Err(unexpected(&other)),
         }
     }
 
     fn entries(&mut self, entries: &[Entry]) -> Result<(), Fault> {
-        if self.ended {
-            return Err(violation("entries after the last one"));
-        }
         if let (None, Some(entry)) = (&self.source_root, entries.first()) {
             self.check_source_root(entry)?;
         }
@@ -151,13 +132,6 @@ impl MessageHandler {
         ledger.left_out.validate().map_err(|why| violation(&why.to_string()))
     }
 
-    fn filtered(&self, filtered: &Filtered) -> Result<(), Fault> {
-        if !self.shared.permits_deletion() {
-            return Ok(());
-        }
-        self.shared.ledger.lock().filtered.take_in(filtered, &self.shared.budget)
-    }
-
     /// Fails if an entry was not requested, or cannot be written to a pipe.
     fn check_expected(&self, entry: &Entry) -> Result<(), Fault> {
         if self.shared.place.is_nowhere()
@@ -197,13 +171,9 @@ impl MessageHandler {
     }
 
     fn entries_end(&mut self, entries: u64, bytes: u64) -> Result<(), Fault> {
-        if self.ended {
-            return Err(violation("the entries ended twice"));
-        }
         if self.shared.table(|table| (table.len().into(), table.bytes)) != (entries, bytes) {
             return Err(violation("the entries are not as many as announced"));
         }
-        self.ended = true;
         self.shared.progress.set_all_known();
         self.remove_leftovers();
         self.shared.end_requests()?;

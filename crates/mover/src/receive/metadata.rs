@@ -89,16 +89,13 @@ pub(crate) struct ExtrasMap {
 impl ExtrasMap {
     /// Returns the bytes of memory used.
     pub(crate) fn insert(&mut self, entry: u32, extras: Extras) -> u64 {
-        let (shared, bytes) = match &self.last {
-            Some(last) if **last == extras => (last.clone(), 0),
-            _ => {
-                let bytes = bytes_of(&extras);
-                (Arc::new(extras), bytes)
-            }
-        };
-        self.last = Some(shared.clone());
-        self.by_entry.insert(entry, shared);
-        bytes + slot_bytes::<(u32, Arc<Extras>)>()
+        let mut bytes = slot_bytes::<(u32, Arc<Extras>)>();
+        if self.last.as_deref() != Some(&extras) {
+            bytes += bytes_of(&extras);
+            self.last = Some(Arc::new(extras));
+        }
+        self.by_entry.extend(self.last.clone().map(|shared| (entry, shared)));
+        bytes
     }
 
     pub(crate) fn get(&self, entry: u32) -> Option<Arc<Extras>> {

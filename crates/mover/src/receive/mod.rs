@@ -91,10 +91,9 @@ pub fn receive_files(
     shared.skipped = skipped;
     let shared = Arc::new(shared);
     let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: true });
-    let is_dry_run = shared.is_dry_run();
     let write = move |pipeline, writeback_jobs| -> Task {
         let writer = Writer { shared: pipeline, writeback: writeback_jobs, unsynced: 0 };
-        Box::new(move || if is_dry_run { Ok(()) } else { writer.run() })
+        Box::new(move || writer.run())
     };
     let handle = JobHandle::start(shared, "haul-receive", move |shared| run(shared, leftovers, write))?;
     Ok(ReceiveJob { sink, handle })
@@ -131,8 +130,7 @@ pub(crate) fn run(
     ];
     let threads = spawn_all(shared, workers);
     let to_hash = Vec::new();
-    let mut handler =
-        MessageHandler { shared: pipeline, leftovers, hashing, to_hash, source_root: None, ended: false };
+    let mut handler = MessageHandler { shared: pipeline, leftovers, hashing, to_hash, source_root: None };
     let result = handler.listen();
     handler.remove_leftovers();
     // The threads end when their channels are closed.

@@ -44,7 +44,8 @@ pub(crate) struct Place {
     session: u32,
     /// Created with the first temporary file. `Some(None)`: creation failed; nothing can be resumed.
     journal: OnceLock<Option<Journal>>,
-    directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
+    /// Open directories, by path below the destination.
+    pub(crate) directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     pub(super) open_files: Mutex<OpenFiles>,
     installed: Installed,
     /// Unless `Keep`, directories, pipes and devices may be removed for a file once the file is complete.
@@ -184,10 +185,6 @@ impl Place {
         }
         open.insert(path.to_vec(), directory.clone());
         Ok(directory)
-    }
-
-    pub(crate) fn forget_directories(&self) {
-        self.directories.lock().clear();
     }
 
     /// Returns false if the directory exists already.

@@ -212,11 +212,8 @@ impl Queue {
     }
 
     pub(crate) fn complete(&self, len: u64) {
-        let mut inner = self.inner.lock();
-        inner.completed = Some(len);
-        inner.has_other_work = true;
-        drop(inner);
-        self.ready.notify_one();
+        self.inner.lock().completed = Some(len);
+        self.signal_work();
     }
 
     /// Returns the object's length once it was delivered completely.

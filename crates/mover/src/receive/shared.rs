@@ -24,6 +24,7 @@ use crate::receive::options::{Expectations, ReceiveOptions};
 use crate::receive::place::Place;
 use crate::receive::queue::{BufferGuard, Queue};
 use crate::receive::sync::Writeback;
+use crate::report::MoveReport;
 use crate::stream::{Shape, Units};
 use crate::tree::Value;
 
@@ -158,13 +159,27 @@ impl Shared {
         state != EntryState::Failed
     }
 
-    pub(crate) fn await_close(&self) {
-        let until = Instant::now() + CLOSE_TIMEOUT;
-        while Instant::now() < until {
-            if let Ok(Some(ControlMessage::Close)) | Err(_) = self.link.recv(RECV_TIMEOUT) {
-                return;
+    /// Handles the sender's messages until the set is final or the job has failed.
+    pub(crate) fn listen(
+        &self,
+        mut handle: impl FnMut(ControlMessage) -> Result<(), Fault>,
+    ) -> Result<MoveReport, Fault> {
+        while !self.finished() {
+            if let Some(journal) = self.place.opened_journal() {
+                journal.flush_in_time();
+            }
+            self.check_ending()?;
+            match self.link.recv(RECV_TIMEOUT) {
+                Ok(Some(ControlMessage::Close)) | Err(_) if self.finished() => {
+                    return Ok(self.ledger.lock().report());
+                }
+                received => self.receive(received, &mut handle),
             }
         }
+        let is_closed = || matches!(self.link.recv(RECV_TIMEOUT), Ok(Some(ControlMessage::Close)) | Err(_));
+        let until = Instant::now() + CLOSE_TIMEOUT;
+        while Instant::now() < until && !is_closed() {}
+        Ok(self.ledger.lock().report())
     }
 
     pub(crate) fn finish(&self) -> Result<(), Fault> {

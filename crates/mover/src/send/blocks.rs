@@ -111,9 +111,7 @@ impl Store {
     pub(crate) fn publish(&mut self, block: Block, sent: u64) {
         self.held += block.len as u64;
         self.blocks.push_back(Arc::new(block));
-        while self.blocks.front().is_some_and(|oldest| self.is_evictable(oldest, sent)) {
-            self.drop_front();
-        }
+        self.drop_while(|store, oldest| store.is_evictable(oldest, sent));
     }
 
     fn is_evictable(&self, block: &Block, sent: u64) -> bool {
@@ -126,9 +124,7 @@ impl Store {
     }
 
     pub(crate) fn release(&mut self, offset: u64) {
-        while self.blocks.front().is_some_and(|b| b.end() <= offset) {
-            self.drop_front();
-        }
+        self.drop_while(|_, oldest| oldest.end() <= offset);
         while self.parts.front().is_some_and(|part| part.end() <= offset) {
             self.parts.pop_front();
         }
@@ -140,18 +136,20 @@ impl Store {
 
     /// Drops sent blocks, oldest first, until at most `most` bytes are held.
     pub(crate) fn shrink(&mut self, sent: u64, most: u64) {
-        while self.held > most && self.blocks.front().is_some_and(|oldest| oldest.end() <= sent) {
-            self.drop_front();
-        }
+        self.drop_while(|store, oldest| store.held > most && oldest.end() <= sent);
     }
 
-    fn drop_front(&mut self) {
-        let Some(block) = self.blocks.pop_front() else { return };
-        self.held -= block.len as u64;
-        if let Ok(block) = Arc::try_unwrap(block)
-            && block.memory.len() == self.buffer_len
+    /// Drops blocks, oldest first, while the oldest one meets a condition.
+    fn drop_while(&mut self, condition: impl Fn(&Self, &Block) -> bool) {
+        while self.blocks.front().is_some_and(|oldest| condition(self, oldest))
+            && let Some(block) = self.blocks.pop_front()
         {
-            self.spare.push(block.memory);
+            self.held -= block.len as u64;
+            if let Ok(block) = Arc::try_unwrap(block)
+                && block.memory.len() == self.buffer_len
+            {
+                self.spare.push(block.memory);
+            }
         }
     }
 

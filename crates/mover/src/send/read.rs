@@ -41,7 +41,7 @@ const SINCE_FOUND: &str = "was modified or replaced after it was found";
 pub(crate) struct Reader {
     shared: Arc<Shared>,
     incoming: Receiver<ReadJob>,
-    /// Empty until its memory is available, if whole units are read.
+    /// Empty until its memory is available.
     buffer: AlignedBytes,
     used: usize,
     offset: u64,
@@ -51,9 +51,8 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<ReadJob>) -> Self {
-        let buffer = AlignedBytes::zeroed(if shared.units.is_some() { 0 } else { BLOCK });
         let (hash_reporter, scratch) = (HashReporter::new(&shared), AlignedBytes::zeroed(BLOCK));
-        Self { shared, incoming, buffer, used: 0, offset: 0, hash_reporter, scratch }
+        Self { shared, incoming, buffer: AlignedBytes::default(), used: 0, offset: 0, hash_reporter, scratch }
     }
 
     /// Handles jobs until the object or the job ends.
@@ -210,9 +209,10 @@ impl Reader {
             }
             let has_room = |store: &Store| self.shared.has_room_in(store).then_some(());
             self.shared.wait_for(has_room).ok_or_else(|| job_ended(()))?;
-            if let Some(units) = self.shared.units.filter(|_| self.buffer.is_empty()) {
-                self.shared.make_room_for(units);
-                self.buffer = self.fresh_buffer(units.longest());
+            if self.buffer.is_empty() {
+                let spare = self.shared.spare_buffer();
+                let new = || AlignedBytes::zeroed(self.shared.units.map_or(BLOCK, Units::longest));
+                self.buffer = spare.unwrap_or_else(new);
             }
         }
         Ok(self.capacity() - self.used)
@@ -223,20 +223,12 @@ impl Reader {
         self.shared.units.map_or(BLOCK, unit)
     }
 
-    /// Returns a buffer with arbitrary contents. The store is not locked while it is allocated.
-    fn fresh_buffer(&self, len: usize) -> AlignedBytes {
-        let spare = self.shared.store.lock().spare.pop();
-        spare.unwrap_or_else(|| AlignedBytes::zeroed(len))
-    }
-
     fn publish(&mut self) {
         if self.used == 0 {
             return;
         }
         let memory = if self.used >= self.buffer.len() / 2 {
-            let is_made_later = self.shared.units.is_some();
-            let next = if is_made_later { AlignedBytes::default() } else { self.fresh_buffer(BLOCK) };
-            std::mem::replace(&mut self.buffer, next)
+            std::mem::take(&mut self.buffer)
         } else {
             AlignedBytes::from(&self.buffer[..self.used])
         };

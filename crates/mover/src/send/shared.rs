@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use derive_more::Deref;
-use haul_base::Bytes;
+use haul_base::{AlignedBytes, Bytes};
 use haul_proto::Available;
 use haul_wire::control::{
     ControlMessage, Destination, DestinationLineage, Fault, FileDigest, Growth, Preserve, Removal,
@@ -262,11 +262,15 @@ impl Shared {
         ahead < self.ahead.load(Ordering::Relaxed) || self.units.is_some_and(next_fits)
     }
 
-    /// Frees memory for the next unit: drops sent blocks, oldest first, even if they may still be lost.
-    pub(crate) fn make_room_for(&self, units: Units) {
-        let most = units.memory().max(self.limits.read_ahead.saturating_add(self.limits.keep));
-        let sent = self.sent.load(Ordering::Relaxed);
-        self.store.lock().shrink(sent, most - units.longest() as u64);
+    /// Takes a buffer for reuse. Frees memory for the next unit before: drops sent blocks, oldest first, even if they
+    /// may still be lost.
+    pub(crate) fn spare_buffer(&self) -> Option<AlignedBytes> {
+        let mut store = self.store.lock();
+        if let Some(units) = self.units {
+            let most = units.memory().max(self.limits.read_ahead.saturating_add(self.limits.keep));
+            store.shrink(self.sent.load(Ordering::Relaxed), most - units.longest() as u64);
+        }
+        store.spare.pop()
     }
 }
 

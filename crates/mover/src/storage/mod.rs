@@ -2,7 +2,6 @@
 //! and with the feature `faults` a test decides the outcome of each call. Jobs access files only through
 //! here, except for advice to the kernel and the reading of journals and of files with patterns.
 
-mod call;
 pub mod faults;
 
 use std::ffi::CStr;
@@ -18,8 +17,7 @@ use rustix::path::Arg;
 use rustix::{fs, io};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use call::Call;
-pub(crate) use faults::{Inherited, effective_restrictions};
+pub(crate) use faults::{Call, Inherited, effective_restrictions};
 use faults::{decide, with_spelling};
 
 pub(crate) const LIST_BUFFER: usize = 64 << 10;
@@ -33,12 +31,7 @@ const COPY_BUFFER: u64 = 1 << 20;
 /// Makes a call, and repeats it if a signal interrupts it.
 #[inline]
 pub(crate) fn repeat<T>(call: Call, mut real: impl FnMut() -> Result<T>) -> Result<T> {
-    loop {
-        match decide(call).and_then(|_| real()) {
-            Err(Errno::INTR) => {}
-            done => return done,
-        }
-    }
+    io::retry_on_intr(|| decide(call).and_then(|_| real()))
 }
 
 /// As [`repeat`], for a name in a directory.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use haul_base::Piece;
 use haul_mover::faults::{Call, Disk, Verdict};
 use haul_mover::{
-    ControlLink as _, ReceiveOptions, Root, SendLimits, receive_files, receive_stream, send_files,
+    ControlLink as _, ReceiveOptions, Root, SendLimits, Stage, receive_files, receive_stream, send_files,
     send_stream,
 };
 use haul_wire::control::{
@@ -378,8 +378,8 @@ fn attributes_are_read_without_opening_the_file() {
     assert_eq!(opened(Preserve::ALL), opened(Preserve::default()));
 }
 
-/// Ends a job, started by `start` on a disk, while `thread` reads its file back.
-fn stop_read_back(thread: &'static str, start: impl FnOnce(Disk) -> Pair) {
+/// Ends a job, started by `start` on a disk, at the sender or the receiver while `thread` reads its file back.
+fn stop_read_back(thread: &'static str, at_sender: bool, start: impl FnOnce(Disk) -> Pair) {
     let (begun, has_begun) = mpsc::channel();
     let (stop, stopped) = mpsc::channel::<()>();
     let channels = Mutex::new(Some((begun, stopped)));
@@ -396,8 +396,15 @@ fn stop_read_back(thread: &'static str, start: impl FnOnce(Disk) -> Pair) {
     let Pair { mut send, mut receive } = start(disk);
     Pump::default().run(&mut *send.source, &mut *receive.sink, &|| false);
     has_begun.recv().unwrap();
-    receive.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+    assert_eq!(receive.handle.stage(), Stage::Completion);
+    let (wake, woken) = mpsc::channel();
+    receive.handle.on_wake(Arc::new(move || _ = wake.send(())));
+    woken.recv().unwrap();
+    let stopped_job = if at_sender { &send.handle } else { &receive.handle };
+    stopped_job.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+    let ended = woken.recv_timeout(Duration::from_secs(20));
     drop(stop);
+    ended.expect("the receiver's job ends");
     assert_eq!(receive.handle.join().unwrap_err().message, "stopped by hand");
     assert_eq!(send.handle.join().unwrap_err().message, "stopped by hand");
 }
@@ -409,30 +416,34 @@ fn read_back() -> ReceiveOptions {
 
 #[test]
 fn a_file_that_was_not_completely_read_back_is_not_installed() {
-    let dir = tempfile::tempdir().unwrap();
-    let (src, dst) = places(dir.path());
-    fs::write(src.join("f"), contents(3 * MIB, 1)).unwrap();
-    let sources = vec![[&bytes(&src)[..], b"/."].concat()];
-    stop_read_back("haul-commit", |disk| {
-        disk.run(|| start(sources, &dst, Layout::Into, SendLimits::default(), read_back())).unwrap()
-    });
-    assert!(!dst.join("f").exists());
-    assert_resumable(&dst);
+    for at_sender in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (src, dst) = places(dir.path());
+        fs::write(src.join("f"), contents(3 * MIB, 1)).unwrap();
+        let sources = vec![[&bytes(&src)[..], b"/."].concat()];
+        stop_read_back("haul-commit", at_sender, |disk| {
+            disk.run(|| start(sources, &dst, Layout::Into, SendLimits::default(), read_back())).unwrap()
+        });
+        assert!(!dst.join("f").exists());
+        assert_resumable(&dst);
+    }
 }
 
 #[test]
 fn a_stream_that_was_not_completely_read_back_is_not_installed() {
-    let dir = tempfile::tempdir().unwrap();
-    let (a, b) = link_pair();
-    let destination = bytes(&dir.path().join("f"));
-    stop_read_back("haul-receive", |disk| {
-        let input = Box::new(Cursor::new(contents(3 * MIB, 1)));
-        Pair {
-            receive: disk.run(|| receive_stream(&destination, &Root::Anywhere, b, read_back())).unwrap(),
-            send: send_stream(input, a, SendLimits::default()).unwrap(),
-        }
-    });
-    assert_eq!(names_below(dir.path()).len(), 0);
+    for at_sender in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = link_pair();
+        let destination = bytes(&dir.path().join("f"));
+        stop_read_back("haul-write", at_sender, |disk| {
+            let input = Box::new(Cursor::new(contents(3 * MIB, 1)));
+            Pair {
+                receive: disk.run(|| receive_stream(&destination, &Root::Anywhere, b, read_back())).unwrap(),
+                send: send_stream(input, a, SendLimits::default()).unwrap(),
+            }
+        });
+        assert_eq!(names_below(dir.path()).len(), 0);
+    }
 }
 
 #[test]

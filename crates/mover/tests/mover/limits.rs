@@ -235,6 +235,29 @@ fn a_large_unreadable_file_is_not_sent_as_zeros() {
 }
 
 #[test]
+fn an_unreadable_file_is_a_failure_even_if_the_destination_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = "limits::an_unreadable_file_is_a_failure_even_if_the_destination_has_it";
+    if again_without_rights(name, dir.path()) {
+        return;
+    }
+    for size in [1000, 2 << 20] {
+        let (src, dst) = (dir.path().join(format!("src{size}")), dir.path().join(format!("dst{size}")));
+        fs::create_dir(&src).unwrap();
+        fs::write(src.join("secret"), contents(size, 1)).unwrap();
+        copy(&[&src.join(".")], &dst, Layout::Into).clean();
+        fs::write(dst.join("old"), "contents").unwrap();
+        set_mode(&src.join("secret"), 0);
+        let options = ReceiveOptions { receive_policy: DELETE, ..options() };
+        let pair = start(vec![content(&src)], &dst, Layout::Into, SendLimits::default(), options).unwrap();
+        let ends = pair.run(&Pump::default());
+        assert_eq!(ends.one_failure().1.code, FaultCode::Unreadable, "{size}");
+        assert_eq!(ends.sent.as_ref().unwrap().exit_code(), FaultCode::Unreadable.exit_code());
+        assert!(dst.join("secret").exists() && dst.join("old").exists());
+    }
+}
+
+#[test]
 fn names_in_unreadable_directories_count_before_deletion() {
     let dir = tempfile::tempdir().unwrap();
     if again_without_rights("limits::names_in_unreadable_directories_count_before_deletion", dir.path()) {

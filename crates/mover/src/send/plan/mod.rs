@@ -22,8 +22,7 @@ use crate::send::walk::{Found, Walker};
 pub(super) fn run(shared: &Arc<Shared>, walker: Walker) -> Result<(), Fault> {
     let Some(destination) = shared.wait_for(|_| shared.destination()) else { return Ok(()) };
     let batch = Batch { entries: Vec::new(), bytes: 0, files: Vec::new(), since: Instant::now() };
-    let announcer = Announcer { shared: shared.clone(), destination, batch: Mutex::new(batch) };
-    let announcer = Arc::new(announcer);
+    let announcer = Arc::new(Announcer { shared: shared.clone(), destination, batch: Mutex::new(batch) });
     let (closing, closed) = bounded::<()>(0);
     let timer_announcer = announcer.clone();
     let clock = move || {

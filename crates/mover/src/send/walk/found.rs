@@ -10,7 +10,7 @@ use haul_wire::control::{
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::accounts::{Accounts, is_root};
+use crate::accounts::{Accounts, euid, is_root};
 use crate::fault::{path_fault, source_fault};
 use crate::identity::Identity;
 use crate::root::SourceRoot;
@@ -79,11 +79,12 @@ impl DirEntry<'_> {
     }
 
     /// Finds the holes of a regular file that has fewer allocated bytes than its size, in order; none if the file
-    /// system cannot report them. Fails if such a file, or a large one, cannot be opened: zeros would be sent for it.
+    /// system cannot report them. Fails if the file cannot be opened: the receiver may have it, so that it is not read,
+    /// and of a large one zeros would be sent. Small files whose permissions let this user read them are not opened.
     fn holes(&self, stat: &Stat) -> Result<Vec<ByteRange>, Errno> {
         let size = stat.st_size as u64;
         let is_sparse = (stat.st_blocks as u64).saturating_mul(512) < size;
-        if !is_sparse && size < MIN_OPENED_SIZE {
+        if !is_sparse && size < MIN_OPENED_SIZE && permits_reading(stat) {
             return Ok(Vec::new());
         }
         let file = self.source_root.open(self.path, OFlags::RDONLY | OFlags::NONBLOCK)?;
@@ -92,8 +93,14 @@ impl DirEntry<'_> {
     }
 }
 
-/// Size in bytes from which files are opened when they are found.
+/// Size in bytes from which all files are opened when they are found.
 const MIN_OPENED_SIZE: u64 = 1 << 20;
+
+/// Whether this user may read a file by its permissions, regardless of groups and access control lists.
+fn permits_reading(stat: &Stat) -> bool {
+    let bits = if stat.st_uid == euid() { 0o400 } else { 0o044 };
+    is_root() || stat.st_mode & bits == bits
+}
 
 fn special(kind: FileType) -> &'static str {
     match kind {
