@@ -199,8 +199,8 @@ impl Connection {
     }
 
     /// Closes the connection for all clones: waits for outstanding data, closes, and waits for the peer's
-    /// answer or for the last repetition of the close. After a timeout, may be called again;
-    /// [`Connection::abort`] tells the peer that data is missing.
+    /// answer or the last repetition of the close. After a timeout, may be called again; `flush().now()` is
+    /// `Ok(Some(()))` if only the answer is missing. [`Connection::abort`] tells the peer that data is missing.
     ///
     /// # Errors
     /// If not all data is known to have arrived, or after a timeout without an answer.

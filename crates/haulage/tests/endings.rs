@@ -11,6 +11,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake};
@@ -97,10 +98,35 @@ fn a_close_that_times_out_while_streams_wait_tells_the_peer_that_data_is_missing
     let server = listener.accept().wait_for(TIMEOUT).unwrap();
     let (mut stream, back) = client.open_stream().wait().unwrap();
     stream.write_all(&[7; 1_100]).unwrap();
+    // So that nothing is queued when the connection is dropped: that alone would not end gracefully.
+    stream.finish().unwrap();
+    drop(back);
     assert!(matches!(client.close().wait_for(SHORT), Err(WaitError::TimedOut(_))));
-    drop((stream, back, client));
+    drop((stream, client));
     let ended = server.closed().wait_for(TIMEOUT).unwrap();
     assert!(matches!(ended, ConnectionError::Aborted(_)), "{ended:?}");
+}
+
+#[test]
+fn a_close_without_an_answer_times_out_and_can_wait_for_its_last_repetition() {
+    let listener = listener();
+    let url: Url = listener.url("127.0.0.1").parse().unwrap();
+    for recipe in ["msg", "streams"] {
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let cut = is_cut.clone();
+        let port = relay(listener.local_addr(), move |_, _| !cut.load(Ordering::SeqCst));
+        let through = Url { port, ..url.clone() }.to_string();
+        let client = Connection::open(&through, &preset(recipe).unwrap(), &Options::default());
+        let client = client.wait().unwrap();
+        let server = listener.accept().wait_for(TIMEOUT).unwrap();
+        exchange(&client, &server, "all there is");
+        client.flush().wait_for(TIMEOUT).unwrap();
+        is_cut.store(true, Ordering::SeqCst);
+        let closed = client.close().wait_for(SHORT / 6);
+        assert!(matches!(closed, Err(WaitError::TimedOut(_))), "{closed:?}");
+        assert!(matches!(client.flush().now(), Ok(Some(()))));
+        client.close().wait_for(TIMEOUT).unwrap();
+    }
 }
 
 /// The endpoint outlives its listener as long as a connection is open, but nobody would read further ones.

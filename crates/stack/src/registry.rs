@@ -107,6 +107,8 @@ pub struct Registration {
     pub needs: &'static [&'static [&'static str]],
     /// Micro-protocols that must not be in the recipe, each with the reason.
     pub conflicts: &'static [(&'static str, &'static str)],
+    /// Parameters that cannot change while a stack runs, not even with other micro-protocols.
+    pub fixed: &'static [&'static str],
     /// Bytes of its clear attributes in every packet.
     pub clear_bytes: u16,
     /// Checks its parameters against those of others.
@@ -131,10 +133,20 @@ impl Registration {
             further: |_| &[],
             needs: &[],
             conflicts: &[],
+            fixed: &[],
             clear_bytes: 0,
             compare: |_, _| Ok(()),
             build,
         }
+    }
+
+    /// Checks that no fixed parameter differs.
+    pub(crate) fn check_fixed(&self, old: &Part, new: &Part) -> Result<(), RecipeError> {
+        let Some(changed) = self.fixed.iter().find(|name| old.get(name) != new.get(name)) else {
+            return Ok(());
+        };
+        let message = format!("`{changed}` cannot change during a session");
+        Err(RecipeError::Unbuildable { protocol: self.name.to_owned(), message })
     }
 
     pub(crate) fn is_further(&self, parameter: &str) -> bool {

@@ -243,9 +243,9 @@ impl Channel {
     /// Changes the recipe of both ends while the connection runs; an event reports the outcome.
     ///
     /// # Errors
-    /// If the current recipe cannot be changed to this one.
+    /// If the current recipe cannot be changed to this one, or the connection is closing or has ended.
     pub fn reconfigure(&self, recipe: &Recipe) -> Result<(), RecipeError> {
-        self.with(|state, now| state.stack.reconfigure(now, recipe))
+        self.with(|state, now| state.reconfigure(now, recipe))
     }
 
     /// Takes the oldest event of the stack; the last 64 are kept.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haul_base::{Bytes, Ecn, Machine, Received, Span, Time};
-use haul_stack::{Ends, GENERATION_BIT, Kind, RecipeError, Setup, Stack, StackEvent};
+use haul_stack::{Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::packet::{CloseReason, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::lifecycle::{Due, Ending, Lifecycle, MAX_UNANSWERED};
@@ -440,6 +440,18 @@ impl<E: From<Failure>> ConnectionState<E> {
     /// Returns the oldest queued event.
     pub fn next_event(&mut self) -> Option<StackEvent> {
         self.events.as_mut()?.pop_front()
+    }
+
+    /// Changes the recipe of both ends: see [`Stack::reconfigure`].
+    ///
+    /// # Errors
+    /// If the recipe cannot be changed to this one, or the connection is closing or has ended: no event would
+    /// report the outcome.
+    pub fn reconfigure(&mut self, now: Time, recipe: &Recipe) -> Result<(), RecipeError> {
+        if self.lifecycle.is_closing() {
+            return Err(RecipeError::Ended);
+        }
+        self.stack.reconfigure(now, recipe)
     }
 
     /// Delays packets to be sent with the application's reply; `set` is the time of an armed timer.

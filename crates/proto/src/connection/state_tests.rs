@@ -1,7 +1,5 @@
 use haul_base::{Ecn, PathId};
-use haul_stack::{
-    Declaration, Delivery, MicroProtocol, Order, Recipe, Registration, Resolution, SendOptions,
-};
+use haul_stack::{Declaration, Delivery, MicroProtocol, Order, Registration, Resolution, SendOptions};
 use haul_wire::control::Cipher;
 use haul_wire::packet::ConnectionId;
 
@@ -58,6 +56,19 @@ fn a_peer_has_moved_once_its_new_address_answered() {
     assert_eq!(take(&response, third), (None, first), "the challenge was for another address");
     assert_eq!(take(&response, second), (Some((ControlFrameKind::Opened, second)), second));
     assert_eq!(take(&response, first), (None, second), "a copy does not move it back");
+}
+
+#[test]
+fn a_closing_or_ended_connection_refuses_to_change_its_recipe() {
+    let [(mut client, _), (mut server, _)] = ends();
+    let changed = client.stack.recipe().clone().with("sequenced_segment");
+    client.lifecycle.start_close(Time::ZERO, ControlFrameKind::Close, CloseReason::Graceful);
+    server.lifecycle.end(None);
+    for end in [&mut client, &mut server] {
+        assert_eq!(end.reconfigure(Time::ZERO, &changed), Err(RecipeError::Ended));
+    }
+    let [(mut open, _), _] = ends();
+    assert_eq!(open.reconfigure(Time::ZERO, &changed), Ok(()));
 }
 
 /// A pong would end the client's initial headers, and nothing would validate its address any more.

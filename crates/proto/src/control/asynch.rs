@@ -129,6 +129,21 @@ mod tests {
         }
     }
 
+    /// Regression test: the rate fell to that of an application that had sent little.
+    #[test]
+    fn losses_of_app_limited_intervals_lower_the_rate_by_their_share() {
+        for law in ["asynch", "proactive"] {
+            let mut law = built(law, &[("first_rate", "100Mbit")], Rate::from_mbps(1_000));
+            let rtt = RttEstimator::new(Span::from_millis(20));
+            for (n, lost) in (0..).zip([0, 0, 10, 10, 0, 5, 5]) {
+                let now = Time::ZERO + Span::from_millis(100 * n);
+                let sample = feedback(now, &rtt, 100 - lost, lost, Some(Rate::from_mbps(10)));
+                law.on_feedback(&FeedbackSample { app_limited: true, ..sample });
+            }
+            assert_near(law.state().rate.as_bps() as f64 / 1e6, 100.0 * 0.9 * 0.95, 1e-6);
+        }
+    }
+
     #[test]
     fn a_tolerated_loss_counts_as_none() {
         assert_eq!(rates(&[("tolerance", "0.02")], &[10, 10, 20]), [500.0, 500.0, 525.0]);

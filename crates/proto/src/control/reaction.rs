@@ -137,7 +137,9 @@ impl FeedbackSums {
 /// raised, or of the one at which the rate last fell, so that a loss which does not depend on the rate causes
 /// no further fall. A single raised interval is a spike. There is no feedback during an outage, so an outage
 /// counts as one. Unlike the paper, whose sender always has data, it does not count app-limited intervals as
-/// loss-free: an unused rate would rise without bound, and later data would leave at line rate.
+/// loss-free: an unused rate would rise without bound, and later data would leave at line rate. What drains
+/// in such an interval says nothing about the path, so raised loss there lowers the rate by its own share, to
+/// what would have drained at the full rate.
 #[derive(Debug)]
 pub(super) struct Reaction {
     pub(super) rate: Rate,
@@ -198,7 +200,8 @@ impl Reaction {
             self.reference = loss;
         } else if self.raised >= self.needs_raised {
             (self.raised, self.reference, self.phase) = (0, loss, "fall");
-            self.rate = reduced_rate(self.rate, ended.drain, self.least, self.ceiling);
+            let drain = if ended.app_limited { self.rate.mul_f64(1.0 - loss) } else { ended.drain };
+            self.rate = reduced_rate(self.rate, drain, self.least, self.ceiling);
         }
         if self.clean >= self.needs_clean {
             (self.clean, self.phase) = (0, "rise");

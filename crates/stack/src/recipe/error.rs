@@ -110,7 +110,7 @@ pub enum RecipeError {
     /// Another change is in progress.
     #[error("another reconfiguration is in progress; try again when it has finished")]
     Busy,
-    /// The stack has failed, before or through this change.
+    /// The stack has failed, before or through this change, or its connection is closing or has ended.
     #[error("the session has ended")]
     Ended,
     /// The recipe does not fit into one packet.

@@ -98,6 +98,10 @@ impl Stack {
             return Err(RecipeError::Carrier(carrier));
         }
         let compiled = self.compiled.registry.compile(recipe, self.compiled.tag_len)?;
+        for (registration, old) in &self.compiled.parts {
+            let new = compiled.parts.iter().map(|(_, new)| new).find(|new| new.name == old.name);
+            new.map_or(Ok(()), |new| registration.check_fixed(old, new))?;
+        }
         let clear = |stack: &CompiledStack| {
             stack.layout().attributes().iter().filter(|known| known.clear).cloned().collect::<Vec<_>>()
         };

@@ -34,9 +34,6 @@ pub(super) fn carries_data(batch: &Batch<'_>) -> bool {
 #[derive(Debug)]
 struct Object {
     now: Time,
-    gaps: Gaps,
-    /// Used by the code that reads and writes files.
-    disk: DiskAccess,
     turns: Turns,
     sender: ObjectSender,
     receiver: ObjectReceiver,
@@ -69,6 +66,7 @@ pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["sequenced_segment"], &["bitmap_ack"], &["retransmit"], &["rate_control"]],
         conflicts: &[("fixed_size", "a stack carries an object or messages")],
+        fixed: &["gaps", "disk"],
         ..Registration::of::<ObjectConfig>(1, "splits an object into segments and reassembles it", build)
     }
 }
@@ -84,7 +82,7 @@ fn object(parameters: &Part, setup: &Setup) -> Result<Object, String> {
     if disk == DiskAccess::Chunk && gaps == Gaps::Free {
         return Err("`disk = \"chunk\"` needs `gaps = \"held\"`, so that chunks complete in order".to_owned());
     }
-    Ok(Object { now: setup.now, gaps, disk, turns: Turns::default(), sender, receiver })
+    Ok(Object { now: setup.now, turns: Turns::default(), sender, receiver })
 }
 
 impl MicroProtocol for Object {
@@ -133,14 +131,7 @@ impl MicroProtocol for Object {
     }
 
     fn on_parameters(&mut self, parameters: &Part, _: &mut Context<'_>) -> Result<(), String> {
-        let ObjectConfig { chunk, disk, gaps, .. } = parameters.read();
-        if gaps != self.gaps {
-            return Err("`gaps` cannot change during a session".to_owned());
-        }
-        if disk != self.disk {
-            return Err("`disk` cannot change during a session".to_owned());
-        }
-        self.sender.set_chunk(chunk.0);
+        self.sender.set_chunk(parameters.read::<ObjectConfig>().chunk.0);
         Ok(())
     }
 
@@ -157,7 +148,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use haul_base::Span;
-    use haul_stack::Registration;
+    use haul_stack::{Recipe, Registration};
     use haul_wire::packet::{PART_BODY_LEN, PartBody};
     use proptest::prelude::*;
 
@@ -229,17 +220,21 @@ mod tests {
     fn gap_handling_is_fixed_when_the_session_starts() {
         let recipe = object_recipe("1Gbit");
         let (mut pair, received) = Pair::of_object(&recipe, 10_000);
-        let change = |key: &str, value: &str| {
+        let change = |recipe: &Recipe, key: &str, value: &str| {
             let mut changed = recipe.clone();
             registry().set(&mut changed, key, value).unwrap();
             changed
         };
-        let refused = pair.a.reconfigure(T0, &change("object.gaps", "free")).unwrap_err().to_string();
-        assert_eq!(refused, "object: `gaps` cannot change during a session");
-        let refused = pair.a.reconfigure(T0, &change("object.disk", "chunk")).unwrap_err().to_string();
-        assert_eq!(refused, "object: `disk` cannot change during a session");
-        pair.a.reconfigure(T0, &change("object.chunk", "1MB")).unwrap();
+        let other = recipe.clone().with("statistics");
+        for recipe in [&recipe, &other] {
+            let refused = pair.a.reconfigure(T0, &change(recipe, "object.gaps", "free")).unwrap_err();
+            assert_eq!(refused.to_string(), "object: `gaps` cannot change during a session");
+            let refused = pair.a.reconfigure(T0, &change(recipe, "object.disk", "chunk")).unwrap_err();
+            assert_eq!(refused.to_string(), "object: `disk` cannot change during a session");
+        }
+        pair.a.reconfigure(T0, &change(&other, "object.chunk", "1MB")).unwrap();
         pair.exchange(T0, &mut Path::default());
+        assert!(!pair.a.has_failed() && pair.a.recipe().has("statistics"));
         assert_eq!(received.lock().unwrap().complete_len, Some(10_000));
     }
 
