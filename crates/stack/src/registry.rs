@@ -142,10 +142,14 @@ impl Registration {
 
     /// Checks that no fixed parameter differs.
     pub(crate) fn check_fixed(&self, old: &Part, new: &Part) -> Result<(), RecipeError> {
-        let Some(changed) = self.fixed.iter().find(|name| old.get(name) != new.get(name)) else {
+        let value = |part: &Part, spec: &ParameterSpec| {
+            part.get(spec.name).cloned().unwrap_or_else(|| spec.default_value())
+        };
+        let mut fixed = self.parameters.iter().filter(|spec| self.fixed.contains(&spec.name));
+        let Some(changed) = fixed.find(|spec| value(old, spec) != value(new, spec)) else {
             return Ok(());
         };
-        let message = format!("`{changed}` cannot change during a session");
+        let message = format!("`{}` cannot change during a session", changed.name);
         Err(RecipeError::Unbuildable { protocol: self.name.to_owned(), message })
     }
 

@@ -232,6 +232,8 @@ mod tests {
             let refused = pair.a.reconfigure(T0, &change(recipe, "object.disk", "chunk")).unwrap_err();
             assert_eq!(refused.to_string(), "object: `disk` cannot change during a session");
         }
+        // An explicit default is no change.
+        let other = change(&other, "object.gaps", "held");
         pair.a.reconfigure(T0, &change(&other, "object.chunk", "1MB")).unwrap();
         pair.exchange(T0, &mut Path::default());
         assert!(!pair.a.has_failed() && pair.a.recipe().has("statistics"));
