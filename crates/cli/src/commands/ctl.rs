@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use haul_base::{Bytes, Rate};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::args::{Assignment, copy_name};
 use crate::fault::{self, Fault};
@@ -43,7 +43,7 @@ fn send_request(path: &Path, changes: &[(String, String)]) -> Result<Option<Valu
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
         stream.write_all(format!("{}\n", serde_json::to_string(changes)?).as_bytes())?;
-        Ok(serde_json::from_reader::<_, Value>(BufReader::new(stream.take(MAX_LINE)))?)
+        Ok(serde_json::from_reader::<_, Map<String, Value>>(BufReader::new(stream.take(MAX_LINE)))?)
     })();
     let name = path.file_name().unwrap_or_default().display();
     let mut reply = match reply.map_err(|error: io::Error| (error.kind(), error)) {
@@ -51,7 +51,8 @@ fn send_request(path: &Path, changes: &[(String, String)]) -> Result<Option<Valu
         Err((ErrorKind::ConnectionRefused | ErrorKind::NotFound, _)) => return Ok(None),
         Err((_, error)) => return Err(fault::io(format!("copy {name} does not respond"), &error)),
     };
-    reply["copy"] = name.to_string().into();
+    reply.insert("copy".to_owned(), name.to_string().into());
+    let reply = Value::Object(reply);
     let error = &reply["error"];
     match error["message"].as_str() {
         Some(message) => Err(fault::usage(message, error["hint"].as_str().unwrap_or_default())),

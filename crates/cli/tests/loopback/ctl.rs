@@ -1,6 +1,7 @@
 //! `haul ctl`: the owner of a running copy lists it, inspects it and changes it.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -208,4 +209,22 @@ fn leftovers_of_killed_copies_are_removed_and_foreign_directories_not_used() {
     exits(&haul_in(open.path(), &words).output().unwrap(), 0);
     assert_eq!(fs::metadata(copied).unwrap().size(), fs::metadata(file).unwrap().size());
     assert_eq!(fs::read_dir(open.path().join("haul")).unwrap().count(), 0);
+}
+
+#[test]
+fn an_answer_that_is_no_object_is_an_error() {
+    let runtime = tempfile::tempdir().unwrap();
+    let directory = runtime.path().join("haul");
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
+    let socket = std::os::unix::net::UnixListener::bind(directory.join("4711")).unwrap();
+    let answers = std::thread::spawn(move || {
+        let (mut stream, _) = socket.accept().unwrap();
+        BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+        stream.write_all(b"[]\n").unwrap();
+    });
+    let output = haul_in(runtime.path(), &["ctl", "4711"]).output().unwrap();
+    answers.join().unwrap();
+    exits(&output, 7);
+    assert!(lossy(&output.stderr).contains("copy 4711 does not respond"), "{}", lossy(&output.stderr));
 }
