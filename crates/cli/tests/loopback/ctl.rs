@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -189,7 +189,7 @@ fn leftovers_of_killed_copies_are_removed_and_foreign_directories_not_used() {
     for name in ["notes.txt", "4711"] {
         fs::write(home.path().join(name), "thesis").unwrap();
     }
-    drop(std::os::unix::net::UnixListener::bind(home.path().join("agent")).unwrap());
+    drop(UnixListener::bind(home.path().join("agent")).unwrap());
     let runtime = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(home.path(), runtime.path().join("haul")).unwrap();
     let output = haul_in(runtime.path(), &["ctl"]).output().unwrap();
@@ -217,7 +217,7 @@ fn an_answer_that_is_no_object_is_an_error() {
     let directory = runtime.path().join("haul");
     fs::create_dir(&directory).unwrap();
     fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
-    let socket = std::os::unix::net::UnixListener::bind(directory.join("4711")).unwrap();
+    let socket = UnixListener::bind(directory.join("4711")).unwrap();
     let answers = std::thread::spawn(move || {
         let (mut stream, _) = socket.accept().unwrap();
         BufReader::new(&stream).read_line(&mut String::new()).unwrap();

@@ -70,7 +70,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// No outcome is or will become known any more.
+    /// All outcomes: everything has arrived, or no further report will.
     pub(crate) const ALL: Self =
         Self { largest_pn: 0, sent_at: 0, reordering: Span::ZERO, in_flight: 0, all: true };
 }

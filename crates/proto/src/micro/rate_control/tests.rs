@@ -336,33 +336,8 @@ fn window_segment_and_chunk_ends_have_exact_losses() {
     assert!(in_windows <= lost && in_windows * 10 >= lost * 8, "{in_windows} of {lost}");
 }
 
-#[test]
-fn the_end_of_a_blast_round_has_its_losses() {
-    let mut recipe = object_recipe("8Mbit");
-    micro::registry().set(&mut recipe, "bitmap_ack.when", "round").unwrap();
-    micro::registry().set(&mut recipe, "retransmit.probe", "false").unwrap();
-    let (law, inputs) = recording(go(), None);
-    let (mut pair, received) = Pair::of_object_with(&recipe, 1_000_000, law);
-    let mut seen = 0;
-    let mut lose = |_: usize| {
-        seen += 1;
-        (100..150).contains(&seen)
-    };
-    let mut path = Path { lose: Some(&mut lose), ..Path::default() };
-    pair.exchange(T0, &mut path);
-    pair.run_until(at(5_000), &mut path);
-    assert!(received.lock().unwrap().complete_len.is_some());
-    let inputs = inputs.lock().unwrap();
-    let rounds: Vec<_> = inputs.boundaries.iter().filter(|end| end.unit == Unit::Round).collect();
-    assert!(rounds.len() >= 2 && rounds[0].packets > 800, "{rounds:?}");
-    // The receiver's reports cross the same path.
-    assert!((45..=50).contains(&rounds[0].lost), "{rounds:?}");
-    assert_eq!(rounds.last().unwrap().lost, 0);
-}
-
-/// Regression test: a report about several segments takes as many packets, and the first ended the round.
-#[test]
-fn the_end_of_a_round_of_several_segments_has_the_losses_of_all() {
+/// Sends an object of `len` bytes in rounds over a path that loses some packets, counted from 1; returns the rounds.
+fn rounds_of(len: u64, is_lost: impl Fn(usize) -> bool) -> Vec<Boundary> {
     let mut recipe = object_recipe("80Mbit");
     for (parameter, value) in
         [("bitmap_ack.when", "round"), ("retransmit.probe", "false"), ("retransmit.window", "100000")]
@@ -370,18 +345,33 @@ fn the_end_of_a_round_of_several_segments_has_the_losses_of_all() {
         micro::registry().set(&mut recipe, parameter, value).unwrap();
     }
     let (law, inputs) = recording(go(), None);
-    let (mut pair, received) = Pair::of_object_with(&recipe, 45_000_000, law);
+    let (mut pair, received) = Pair::of_object_with(&recipe, len, law);
     let mut seen = 0;
+    // The receiver's reports cross the same path.
     let mut lose = |_: usize| {
         seen += 1;
-        seen < 40_000 && seen % 4 == 0
+        is_lost(seen)
     };
     let mut path = Path { lose: Some(&mut lose), ..Path::default() };
     pair.exchange(T0, &mut path);
     pair.run_until(at(20_000), &mut path);
     assert!(received.lock().unwrap().complete_len.is_some());
     let inputs = inputs.lock().unwrap();
-    let rounds: Vec<_> = inputs.boundaries.iter().filter(|end| end.unit == Unit::Round).collect();
+    inputs.boundaries.iter().filter(|end| end.unit == Unit::Round).copied().collect()
+}
+
+#[test]
+fn the_end_of_a_blast_round_has_its_losses() {
+    let rounds = rounds_of(1_000_000, |packet| (100..150).contains(&packet));
+    assert!(rounds.len() >= 2 && rounds[0].packets > 800, "{rounds:?}");
+    assert!((45..=50).contains(&rounds[0].lost), "{rounds:?}");
+    assert_eq!(rounds.last().unwrap().lost, 0);
+}
+
+/// Regression test: a report about several segments takes as many packets, and the first ended the round.
+#[test]
+fn the_end_of_a_round_of_several_segments_has_the_losses_of_all() {
+    let rounds = rounds_of(45_000_000, |packet| packet < 40_000 && packet % 4 == 0);
     assert!(rounds[0].packets > 30_000, "{rounds:?}");
     assert!(rounds[0].loss_rate() > 0.2, "{rounds:?}");
     let repeated: u64 = rounds[1..].iter().map(|round| round.packets).sum();
